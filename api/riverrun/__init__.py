@@ -1,0 +1,40 @@
+"""riverrun: a static tensor-graph runtime for language models.
+
+import riverrun as rr
+
+model = rr.load("model.gguf")
+for piece in model.generate("def quicksort(", max_tokens=64, temperature=0):
+    print(piece, end="")
+
+g = rr.Graph()
+x = g.input("x", (4, 256))
+y = g.rms_norm(x, g.constant(w), eps=1e-6)
+plan = rr.compile(g, y, device="cpu")
+plan(x=array)
+"""
+
+from pathlib import Path
+
+from . import ops
+from .backends import devices
+from .compiling import compile
+from .engine import Generation, Model, Result, SamplerParams, Session, load
+from .graph import Graph
+from .graph import errors as errors
+
+DEMO_MODEL = Path(__file__).parent / "data" / "riverrun-demo-q8_0.gguf"
+
+__all__ = [
+    "DEMO_MODEL",
+    "Generation",
+    "Graph",
+    "Model",
+    "Result",
+    "SamplerParams",
+    "Session",
+    "compile",
+    "devices",
+    "errors",
+    "load",
+    "ops",
+]

@@ -1,0 +1,30 @@
+"""Compiling hand-built graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from riverrun.backends import Backend, Plan, open_backend
+from riverrun.graph import Graph, Value
+
+
+def compile(
+    graph: Graph,
+    outputs: Value | Sequence[Value] | Mapping[str, Value] | None = None,
+    device: str | Backend = "auto",
+    kind: str = "step",
+) -> Plan:
+    """Compile a graph for a device; the plan is called with the inputs by name: `plan(x=array)`.
+
+    outputs: a value, several (named "0", "1", ...), or a mapping of names; None where the graph
+    has named outputs. kind: "step" (every row's result independent of its company) or "prefill".
+    Raises GraphError for graphs that mean nothing, Unsupported for ops that the device lacks."""
+    if isinstance(outputs, Value):
+        outputs = {"output": outputs}
+    elif outputs is not None and not isinstance(outputs, Mapping):
+        outputs = {str(i): value for i, value in enumerate(outputs)}
+    for name, value in (outputs or {}).items():
+        if graph.outputs.get(name) != value:
+            graph.output(name, value)
+    backend = open_backend(device) if isinstance(device, str) else device
+    return backend.compile(graph, kind)

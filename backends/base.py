@@ -1,0 +1,170 @@
+"""What a backend is: it says which nodes it takes, loads weights, and compiles graphs to plans."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..graph import Graph, HostTensor, Node, TensorSpec, verify
+from ..graph.errors import BackendError, GraphError
+from ..graph.memory import MemoryPlan
+from ..graph.passes.dce import eliminate
+
+KINDS = ("step", "prefill")
+
+
+@dataclass(frozen=True)
+class Support:
+    """A backend's answer about a node; a refusal always has its reason."""
+
+    ok: bool
+    why: str = ""
+
+
+class Pools:
+    """The state memory of one session on one backend; zero when made, and it never moves.
+
+    states: name -> flat uint8 storage. Scratch is shared by the plans bound to these pools."""
+
+    def __init__(self, specs: Mapping[str, TensorSpec]) -> None:
+        self.specs = dict(specs)
+        self.states = {name: aligned(spec.nbytes) for name, spec in specs.items()}
+        self._scratch = aligned(0)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all states."""
+        return sum(s.nbytes for s in self.states.values())
+
+    def array(self, name: str) -> np.ndarray:
+        """A state's storage under its own shape (bf16 as uint16), for reading and writing."""
+        spec = self.specs[name]
+        return self.states[name].view(spec.dtype.storage).reshape(spec.shape)
+
+    def zero_row(self, name: str, row: int) -> None:
+        """Clear one row (axis 0) of a state."""
+        self.array(name)[row] = 0
+
+    def scratch(self, size: int) -> np.ndarray:
+        """At least size bytes that any one run may use; larger requests get new memory."""
+        if self._scratch.nbytes < size:
+            self._scratch = aligned(size)
+        return self._scratch
+
+
+def aligned(size: int, align: int = 64) -> np.ndarray:
+    """Zeroed bytes that start at a multiple of align."""
+    raw = np.zeros(size + align, np.uint8)
+    skip = -raw.ctypes.data % align
+    return raw[skip : skip + size]
+
+
+class BoundPlan(ABC):
+    """A plan with its memory: fill `inputs` in place, `run`, read `outputs` (valid until the next
+    run of any plan on the same pools)."""
+
+    inputs: dict[str, np.ndarray]
+    outputs: dict[str, np.ndarray]
+
+    @abstractmethod
+    def run(self, rows: int | None = None) -> None:
+        """Run once. rows: how many rows of axis 0 are real; the rest is padding.
+
+        Raises BackendError when a kernel reports a failure."""
+
+
+class Plan(ABC):
+    """A compiled graph, immutable; `bind` attaches weights and pools."""
+
+    def __init__(self, graph: Graph, kind: str) -> None:
+        self.graph, self.kind = graph, kind
+        leaves = [n for n in graph.nodes if n.is_leaf]
+        self.inputs = {n.name: n.specs[0] for n in leaves if n.op.name == "input"}
+        self.states = {n.name: n.specs[0] for n in leaves if n.op.name == "state"}
+        self.constants = {n.name: n.specs[0] for n in leaves if n.op.name == "constant"}
+        self._own: BoundPlan | None = None
+
+    memory: MemoryPlan
+
+    @abstractmethod
+    def bind(self, weights: Any, pools: Pools) -> BoundPlan:
+        """Attach loaded weights and a session's pools."""
+
+    @abstractmethod
+    def own_weights(self) -> Any:
+        """The graph's own constants, loaded."""
+
+    def __call__(self, **inputs: Any) -> Any:
+        """Run once on the plan's own memory: `plan(x=array)`.
+
+        Returns the output as a fresh array, or a dict by name when there are several.
+        Raises GraphError for missing, unknown or misshapen inputs."""
+        if self._own is None:
+            self._own = self.bind(self.own_weights(), Pools(self.states))
+        if set(inputs) != set(self.inputs):
+            raise GraphError(
+                f"plan of graph {self.graph.name!r}: takes inputs {sorted(self.inputs)}, "
+                f"got {sorted(inputs)}"
+            )
+        for name, value in inputs.items():
+            array, spec = np.asarray(value), self.inputs[name]
+            if array.shape != spec.shape:
+                raise GraphError(
+                    f"input {name!r} should have shape {spec.shape}, got {array.shape}"
+                )
+            self._own.inputs[name][...] = array
+        self._own.run()
+        results = {k: np.array(v) for k, v in self._own.outputs.items()}
+        return results if len(results) != 1 else next(iter(results.values()))
+
+
+class Backend(ABC):
+    """One device kind. Instances are given to sessions; there is no global device."""
+
+    name: str
+
+    @abstractmethod
+    def supports(self, node: Node) -> Support:
+        """Whether this backend takes a node, without side effect."""
+
+    @abstractmethod
+    def compile(self, graph: Graph, kind: str = "step") -> Plan:
+        """An immutable plan. kind "step": every kernel row-exact; "prefill": faster forms allowed.
+
+        Raises Unsupported naming nodes and reasons."""
+
+    @abstractmethod
+    def load_weights(
+        self, weights: Mapping[str, HostTensor], progress: Callable[[int], None] | None = None
+    ) -> Any:
+        """Weights in this backend's memory, to be shared by all plans and sessions.
+
+        progress is called with the bytes of each weight that had to be moved or rearranged."""
+
+
+def prepare(graph: Graph, kind: str) -> Graph:
+    """Verify, drop dead nodes, verify again. Raises GraphError."""
+    if kind not in KINDS:
+        raise BackendError(f"kind should be one of {', '.join(KINDS)}, got {kind!r}")
+    if not graph.outputs:
+        raise GraphError(
+            f"graph {graph.name!r} has no outputs; name one with g.output(name, value)"
+        )
+    verify(graph)
+    live = eliminate(graph)
+    verify(live)
+    return live
+
+
+def require_weights(plan: Plan, weights: Mapping[str, HostTensor]) -> None:
+    """Raise GraphError when a constant has no data or other specs than the graph says."""
+    for name, spec in plan.constants.items():
+        data = weights.get(name)
+        if data is None:
+            raise GraphError(f"no data for constant {name!r} {spec}")
+        if data.spec != spec:
+            raise GraphError(f"constant {name!r} should be {spec}, its data is {data.spec}")

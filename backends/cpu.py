@@ -1,0 +1,226 @@
+"""The CPU backend: kernels of the compiled module, one native call a run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import _cpu
+from ..graph import Graph, HostTensor, Node, TensorSpec, Value
+from ..graph.dtype import DType
+from ..graph.errors import BackendError, Unsupported
+from ..graph.memory import Place, plan_memory
+from .base import Backend, BoundPlan, Plan, Pools, Support, aligned, prepare, require_weights
+
+PLAIN, ROWS16 = 0, 1
+_U8_ID = 1000  # the C ABI's id for a type that ggml has none for
+
+
+def instruction_sets() -> list[str]:
+    """The instruction-set levels in use, lowest first; RIVERRUN_ISA caps them."""
+    return list(_cpu.isas())
+
+
+def default_threads() -> int:
+    """Threads that affinity and the cgroup quota allow, at least 1."""
+    try:
+        allowed = len(os.sched_getaffinity(0))
+    except AttributeError:
+        allowed = os.cpu_count() or 1
+    return max(1, min(allowed, _cgroup_quota() or allowed))
+
+
+def _cgroup_quota(root: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """Whole processors of the cgroup's CPU quota, None without one."""
+    try:
+        quota, period = (root / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        try:
+            quota = (root / "cpu/cpu.cfs_quota_us").read_text().strip()
+            period = (root / "cpu/cpu.cfs_period_us").read_text().strip()
+        except OSError:
+            return None
+    if quota in ("max", "-1") or int(period) <= 0:
+        return None
+    return max(1, int(quota) // int(period))
+
+
+def _type_id(dtype: DType) -> int:
+    return dtype.ggml_id if dtype.ggml_id >= 0 else _U8_ID
+
+
+def _describe(spec: TensorSpec | None, layout: int = PLAIN) -> tuple[Any, ...] | None:
+    if spec is None:
+        return None
+    return _type_id(spec.dtype), layout, spec.shape, spec.byte_strides
+
+
+class Weights:
+    """Weights in the layouts that kernels ask for; a layout is made once, when first needed."""
+
+    def __init__(
+        self, tensors: Mapping[str, HostTensor], progress: Callable[[int], None] | None = None
+    ) -> None:
+        self.tensors = dict(tensors)
+        self.progress = progress
+        self._packed: dict[tuple[str, int], np.ndarray] = {}
+
+    def buffer(self, name: str, layout: int) -> np.ndarray:
+        """The bytes of a weight in a layout."""
+        tensor = self.tensors[name]
+        if layout == PLAIN:
+            return tensor.raw
+        key = (name, layout)
+        if key not in self._packed:
+            rows, cols = tensor.spec.shape
+            kind = _type_id(tensor.spec.dtype)
+            packed = aligned(_cpu.packed_bytes(kind, layout, rows, cols))
+            _cpu.pack(kind, layout, tensor.raw, packed, rows, cols)
+            self._packed[key] = packed
+            if self.progress:
+                self.progress(tensor.spec.nbytes)
+        return self._packed[key]
+
+
+class CpuPlan(Plan):
+    """Kernels chosen, places assigned; holds the native plan."""
+
+    def __init__(self, graph: Graph, kind: str, backend: CpuBackend) -> None:
+        super().__init__(graph, kind)
+        self.backend = backend
+        self.memory = plan_memory(graph)
+        self.buffers: dict[tuple[str, str, int], int] = {("arena", "", PLAIN): 0}
+        self.labels: list[str] = []
+        steps = [self._step(n) for n in graph.nodes if not n.is_leaf and not n.op.view]
+        self._keep_outputs()
+        self.native = _cpu.Plan(steps, len(self.buffers), backend.threads)
+
+    def _step(self, node: Node) -> tuple[Any, ...]:
+        native, kernel, layouts, why = self.backend.choose(node)
+        if kernel < 0:
+            raise Unsupported(f"cpu: no kernel takes {node.op.name} ({node.describe()}): {why}")
+        sources = [
+            self._locate(v, layout) if v is not None else None
+            for v, layout in zip(node.inputs, layouts, strict=True)
+        ]
+        targets = [self._locate(node.value(i), PLAIN) for i in range(len(node.specs))]
+        self.labels.append(f"{node.op.name} {node.name}".strip())
+        return native, kernel, sources, targets, node.describe(), node.op.rowwise
+
+    def _locate(self, value: Value, layout: int) -> tuple[int, int]:
+        place: Place = self.memory.places[value]
+        key = (place.kind, place.name, layout)
+        return self.buffers.setdefault(key, len(self.buffers)), place.offset
+
+    def _keep_outputs(self) -> None:
+        for value in self.graph.outputs.values():
+            self._locate(value, PLAIN)
+
+    def bind(self, weights: Weights, pools: Pools) -> BoundCpu:
+        """Attach weights and pools. Raises GraphError for weights that do not fit."""
+        require_weights(self, weights.tensors)
+        return BoundCpu(self, weights, pools)
+
+    def own_weights(self) -> Weights:
+        """The constants given while building."""
+        return Weights(self.graph.data)
+
+
+class BoundCpu(BoundPlan):
+    """A native plan with its buffers."""
+
+    def __init__(self, plan: CpuPlan, weights: Weights, pools: Pools) -> None:
+        self.plan, self.pool = plan, plan.backend.pool
+        self.inputs, self._raw_inputs = {}, {}
+        for name, spec in plan.inputs.items():
+            raw = aligned(spec.nbytes)
+            self._raw_inputs[name] = raw
+            self.inputs[name] = raw.view(spec.dtype.storage).reshape(spec.shape)
+        arena, work = plan.memory.arena_bytes, plan.native.workspace_bytes
+        split = -(-arena // 64) * 64
+        self.scratch = pools.scratch(split + work)
+        find: dict[str, Callable[[str, int], np.ndarray]] = {
+            "arena": lambda name, layout: self.scratch[:split],
+            "input": lambda name, layout: self._raw_inputs[name],
+            "constant": weights.buffer,
+            "state": lambda name, layout: pools.states[name],
+        }
+        self._buffers = [find[kind](name, layout) for kind, name, layout in plan.buffers]
+        self.native = plan.native.bind(self._buffers, self.scratch[split : split + work])
+        self.outputs = {k: self._view(v) for k, v in plan.graph.outputs.items()}
+
+    def _view(self, value: Value) -> np.ndarray:
+        place, spec = self.plan.memory.places[value], value.spec
+        raw = self._buffers[self.plan.buffers[(place.kind, place.name, PLAIN)]]
+        if spec.dtype.quantized:
+            return raw[place.offset : place.offset + spec.nbytes]
+        return np.ndarray(spec.shape, spec.dtype.storage, raw.data, place.offset, spec.byte_strides)
+
+    def run(self, rows: int | None = None) -> None:
+        """Run once in one native call, without the interpreter's lock."""
+        failed = self.native.run(self.pool, 1 << 62 if rows is None else rows)
+        if failed:
+            raise BackendError(failed)
+
+    def profile(self, rows: int | None = None) -> list[tuple[str, int]]:
+        """Run once; (op and name, nanoseconds) of every node."""
+        failed, times = self.native.profile(self.pool, 1 << 62 if rows is None else rows)
+        if failed:
+            raise BackendError(failed)
+        return list(zip(self.plan.labels, times, strict=True))
+
+
+class CpuBackend(Backend):
+    """The processor that runs this interpreter."""
+
+    name = "cpu"
+
+    def __init__(self, threads: int | None = None) -> None:
+        if threads is not None and threads < 1:
+            raise BackendError(f"threads should be 1 or more, got {threads}")
+        self.threads = threads or default_threads()
+        self.pool = _cpu.ThreadPool(self.threads)
+        self.kernels = _cpu.kernels()
+
+    def choose(self, node: Node) -> tuple[Any, int, list[int], str]:
+        """(native node, kernel index or -1, layout per input, reasons) for a node.
+
+        Constants are offered packed first, then as they are in the file."""
+        names = [n.strip("?*") for n in node.op.inputs]
+        packed = [PLAIN] * len(node.inputs)
+        for i, value in enumerate(node.inputs):
+            if value is None or value.node.op.name != "constant" or len(value.shape) != 2:
+                continue
+            if names[min(i, len(names) - 1)] in node.op.constants:
+                kind = _type_id(value.dtype)
+                packed[i] = ROWS16 if _cpu.packed_bytes(kind, ROWS16, *value.shape) else PLAIN
+        why = ""
+        for layouts in [packed, [PLAIN] * len(packed)] if any(packed) else [packed]:
+            inputs = [_describe(s, at) for s, at in zip(node.input_specs(), layouts, strict=True)]
+            outputs = [_describe(s) for s in node.specs]
+            native = _cpu.Node(node.op.name, inputs, outputs, node.op.attributes())
+            kernel, why = _cpu.find(native)
+            if kernel >= 0:
+                return native, kernel, layouts, ""
+        return None, -1, [], why
+
+    def supports(self, node: Node) -> Support:
+        """Whether a kernel that this processor can run takes the node."""
+        if node.is_leaf or node.op.view:
+            return Support(True)
+        _, kernel, _, why = self.choose(node)
+        return Support(kernel >= 0, why)
+
+    def compile(self, graph: Graph, kind: str = "step") -> CpuPlan:
+        """Choose kernels, assign memory. Raises Unsupported naming the node and the reasons."""
+        return CpuPlan(prepare(graph, kind), kind, self)
+
+    def load_weights(
+        self, weights: Mapping[str, HostTensor], progress: Callable[[int], None] | None = None
+    ) -> Weights:
+        """Weights stay mapped; kernels' layouts are made when the first plan is bound."""
+        return Weights(weights, progress)

@@ -1,0 +1,131 @@
+"""The reference backend: every op by its numpy meaning, one node after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from ..graph import Graph, HostTensor, Node, TensorSpec, Value
+from ..graph.codec import decode, encode
+from ..graph.memory import plan_memory
+from ..graph.verify import state_versions
+from .base import Backend, BoundPlan, Plan, Pools, Support, prepare, require_weights
+
+
+class Weights:
+    """Host tensors, decoded when first needed."""
+
+    def __init__(self, tensors: Mapping[str, HostTensor]) -> None:
+        self.tensors = dict(tensors)
+        self._decoded: dict[str, np.ndarray] = {}
+
+    def array(self, name: str) -> np.ndarray:
+        """The decoded values of a weight."""
+        if name not in self._decoded:
+            self._decoded[name] = self.tensors[name].decoded()
+        return self._decoded[name]
+
+
+class ReferencePlan(Plan):
+    """A graph to interpret."""
+
+    def __init__(self, graph: Graph, kind: str) -> None:
+        super().__init__(graph, kind)
+        self.memory = plan_memory(graph)
+
+    def bind(self, weights: Weights, pools: Pools) -> BoundReference:
+        """Attach weights and pools."""
+        require_weights(self, weights.tensors)
+        return BoundReference(self, weights, pools)
+
+    def own_weights(self) -> Weights:
+        """The constants given while building."""
+        return Weights(self.graph.data)
+
+
+class BoundReference(BoundPlan):
+    """Interprets the plan's nodes in order."""
+
+    def __init__(self, plan: ReferencePlan, weights: Weights, pools: Pools) -> None:
+        self.plan, self.weights, self.pools = plan, weights, pools
+        self.inputs = {k: np.zeros(s.shape, s.dtype.storage) for k, s in plan.inputs.items()}
+        self.outputs = {}
+        self._roots = {v: n.name for v, (n, _) in _state_roots(plan.graph).items()}
+
+    def run(self, rows: int | None = None) -> None:
+        """Run every node; padding rows are computed like the others."""
+        values: dict[Value, np.ndarray] = {}
+        for node in self.plan.graph.nodes:
+            if node.is_leaf:
+                values[node.value()] = self._leaf(node)
+                continue
+            args = [values[v] if v is not None else None for v in node.inputs]
+            results = node.op.reference(*args)
+            results = results if isinstance(results, tuple) else (results,)
+            for index, array in enumerate(results):
+                values[node.value(index)] = _rounded(array, node.specs[index])
+            for index in node.written():
+                self._store(self._roots[node.value(index)], results[index])
+        self.outputs = {k: stored(values[v], v.spec) for k, v in self.plan.graph.outputs.items()}
+
+    def _leaf(self, node: Node) -> np.ndarray:
+        spec = node.specs[0]
+        if node.op.name == "constant":
+            return self.weights.array(node.name)
+        if node.op.name == "input":
+            return decode(spec.dtype, self.inputs[node.name], spec.shape)
+        return decode(spec.dtype, self.pools.states[node.name], spec.shape).copy()
+
+    def _store(self, state: str, array: np.ndarray) -> None:
+        raw = stored(array, self.pools.specs[state])
+        self.pools.states[state][...] = raw.reshape(-1).view(np.uint8)
+
+
+def stored(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
+    """Values as the storage of their spec: bf16 as uint16, others as themselves."""
+    if spec.dtype.numpy is not None:
+        return np.ascontiguousarray(array, spec.dtype.numpy)
+    raw = np.ascontiguousarray(encode(spec.dtype, array))
+    return raw.view(spec.dtype.storage).reshape(spec.shape)
+
+
+def _rounded(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
+    """A result as later nodes read it: rounded to its dtype where numpy does not have it."""
+    if spec.dtype.numpy is not None:
+        return array
+    return decode(spec.dtype, encode(spec.dtype, array), spec.shape)
+
+
+def _state_roots(graph: Graph) -> dict[Value, tuple[Node, int]]:
+    """For every version of a state, the state's leaf."""
+    roots: dict[Value, tuple[Node, int]] = {}
+    for value in state_versions(graph):
+        node, index = value.node, value.index
+        if node.is_leaf:
+            roots[value] = (node, 0)
+        elif node.op.view and node.inputs[0] is not None:
+            roots[value] = roots[node.inputs[0]]
+        else:
+            roots[value] = roots[node.written()[index]]
+    return roots
+
+
+class ReferenceBackend(Backend):
+    """Slow, and right by definition."""
+
+    name = "reference"
+
+    def supports(self, node: Node) -> Support:
+        """Every registered op has a reference."""
+        return Support(True)
+
+    def compile(self, graph: Graph, kind: str = "step") -> ReferencePlan:
+        """A plan that interprets the graph."""
+        return ReferencePlan(prepare(graph, kind), kind)
+
+    def load_weights(
+        self, weights: Mapping[str, HostTensor], progress: Callable[[int], None] | None = None
+    ) -> Weights:
+        """Keep host tensors; decoding is lazy."""
+        return Weights(weights)

@@ -1,0 +1,38 @@
+"""The devices that can be asked for by name."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+
+from ..graph.errors import BackendError
+from .base import Backend
+from .cpu import CpuBackend, default_threads, instruction_sets
+from .reference import ReferenceBackend
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device that this build and this machine have."""
+
+    name: str
+    description: str
+
+
+def devices() -> list[Device]:
+    """Every device that `open_backend` accepts, best first."""
+    isa = instruction_sets()[-1]
+    cpu = f"{platform.machine()}, {isa} kernels, {default_threads()} threads by default"
+    return [Device("cpu", cpu), Device("reference", "numpy, slow, right by definition")]
+
+
+def open_backend(name: str = "auto", threads: int | None = None) -> Backend:
+    """The backend of a device name; "auto" takes the best. Raises BackendError for others."""
+    if name == "auto":
+        name = devices()[0].name
+    if name == "cpu":
+        return CpuBackend(threads)
+    if name == "reference":
+        return ReferenceBackend()
+    known = ", ".join(["auto", *(d.name for d in devices())])
+    raise BackendError(f"device {name!r} is not in this build of riverrun; devices: {known}")

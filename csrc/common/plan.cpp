@@ -1,0 +1,209 @@
+#include "plan.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <stdexcept>
+
+namespace riverrun {
+
+namespace {
+
+constexpr int64_t kNone = INT64_MAX;
+
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+bool is_block_type(uint32_t dtype) {
+  switch (dtype) {
+    case RR_F32:
+    case RR_F16:
+    case RR_BF16:
+    case RR_F64:
+    case RR_I8:
+    case RR_I16:
+    case RR_I32:
+    case RR_I64:
+    case RR_U8:
+      return false;
+    default:
+      return true;
+  }
+}
+
+// What a kernel's callbacks need to find their run again.
+struct ExecImpl {
+  void* bound;
+  int64_t step;
+  int participants;
+};
+
+}  // namespace
+
+NodeData::NodeData(std::string op, std::vector<rr_tensor> inputs, std::vector<rr_tensor> outputs)
+    : op_(std::move(op)), inputs_(std::move(inputs)), outputs_(std::move(outputs)) {}
+
+rr_attr& NodeData::add(const std::string& name, uint32_t kind) {
+  texts_.push_back(std::make_unique<std::string>(name));
+  attrs_.push_back(rr_attr{texts_.back()->c_str(), kind, 0, 0, 0.0, nullptr, nullptr});
+  return attrs_.back();
+}
+
+void NodeData::add_int(const std::string& name, int64_t value) {
+  rr_attr& a = add(name, RR_ATTR_INT);
+  a.i = value;
+  a.f = static_cast<double>(value);
+}
+
+void NodeData::add_float(const std::string& name, double value) {
+  add(name, RR_ATTR_FLOAT).f = value;
+}
+
+void NodeData::add_text(const std::string& name, const std::string& value) {
+  auto owned = std::make_unique<std::string>(value);
+  add(name, RR_ATTR_TEXT).text = owned->c_str();
+  texts_.push_back(std::move(owned));
+}
+
+void NodeData::add_ints(const std::string& name, std::vector<int64_t> values) {
+  ints_.push_back(std::make_unique<std::vector<int64_t>>(std::move(values)));
+  rr_attr& a = add(name, RR_ATTR_INTS);
+  a.ints = ints_.back()->data();
+  a.count = static_cast<uint32_t>(ints_.back()->size());
+}
+
+rr_node NodeData::view() const {
+  const int64_t rows = outputs_.empty() || outputs_[0].rank == 0 ? 1 : outputs_[0].shape[0];
+  return rr_node{sizeof(rr_node),
+                 static_cast<uint32_t>(inputs_.size()),
+                 static_cast<uint32_t>(outputs_.size()),
+                 static_cast<uint32_t>(attrs_.size()),
+                 op_.c_str(),
+                 inputs_.data(),
+                 outputs_.data(),
+                 attrs_.data(),
+                 rows};
+}
+
+Plan::Plan(std::vector<PlanNode> nodes, int32_t n_buffers, int max_threads)
+    : nodes_(std::move(nodes)), needed_(n_buffers, 0) {
+  for (const PlanNode& node : nodes_) {
+    const rr_node view = node.data->view();
+    if (node.inputs.size() != view.n_inputs || node.outputs.size() != view.n_outputs)
+      throw std::invalid_argument(node.label + ": a location is needed for every tensor");
+    for (uint32_t i = 0; i < view.n_inputs; ++i) need(view.inputs[i], node.inputs[i]);
+    for (uint32_t i = 0; i < view.n_outputs; ++i) need(view.outputs[i], node.outputs[i]);
+    if (node.kernel->workspace)
+      workspace_bytes_ = std::max(workspace_bytes_, node.kernel->workspace(&view, max_threads));
+    const int32_t tasks = node.kernel->tasks ? node.kernel->tasks(&view) : max_threads;
+    tasks_.push_back(std::max<int32_t>(1, tasks));
+  }
+}
+
+void Plan::need(const rr_tensor& tensor, const Location& at) {
+  if (tensor.dtype == RR_ABSENT) return;
+  if (at.buffer < 0 || at.buffer >= static_cast<int32_t>(needed_.size()) || at.offset < 0)
+    throw std::invalid_argument("a tensor lies in no buffer");
+  // The bytes of packed weights are their packer's business.
+  if (tensor.layout != RR_LAYOUT_PLAIN) return;
+  const int strided = is_block_type(tensor.dtype) ? tensor.rank - 1 : tensor.rank;
+  int64_t last = 0;
+  for (int i = 0; i < tensor.rank; ++i)
+    if (tensor.shape[i] == 0) return;
+  for (int i = 0; i < strided; ++i) last += (tensor.shape[i] - 1) * tensor.strides[i];
+  needed_[at.buffer] = std::max(needed_[at.buffer], at.offset + last + 1);
+}
+
+BoundPlan::BoundPlan(std::shared_ptr<const Plan> plan,
+                     std::vector<std::pair<void*, int64_t>> buffers,
+                     std::pair<void*, int64_t> workspace)
+    : plan_(std::move(plan)), workspace_(workspace) {
+  const auto& needed = plan_->needed();
+  if (buffers.size() != needed.size()) throw std::invalid_argument("one buffer each is needed");
+  for (size_t i = 0; i < needed.size(); ++i)
+    if (buffers[i].second < needed[i])
+      throw std::invalid_argument("buffer " + std::to_string(i) + " has " +
+                                  std::to_string(buffers[i].second) + " bytes, needs " +
+                                  std::to_string(needed[i]));
+  if (workspace.second < static_cast<int64_t>(plan_->workspace_bytes()))
+    throw std::invalid_argument("workspace too small");
+
+  const auto& nodes = plan_->nodes();
+  tensors_.resize(nodes.size());
+  for (size_t n = 0; n < nodes.size(); ++n) {
+    const rr_node view = nodes[n].data->view();
+    auto& all = tensors_[n];
+    all.assign(view.inputs, view.inputs + view.n_inputs);
+    all.insert(all.end(), view.outputs, view.outputs + view.n_outputs);
+    for (uint32_t i = 0; i < all.size(); ++i) {
+      const Location& at =
+          i < view.n_inputs ? nodes[n].inputs[i] : nodes[n].outputs[i - view.n_inputs];
+      all[i].data = at.buffer < 0 || all[i].dtype == RR_ABSENT
+                        ? nullptr
+                        : static_cast<char*>(buffers[at.buffer].first) + at.offset;
+    }
+    Step step{view, nodes[n].kernel, plan_->tasks(n), nodes[n].rowwise, true};
+    step.view.inputs = all.data();
+    step.view.outputs = all.data() + view.n_inputs;
+    steps_.push_back(step);
+  }
+  // Two single-thread nodes in a row run on the same thread and need no meeting between them.
+  for (size_t n = 0; n + 1 < steps_.size(); ++n)
+    steps_[n].sync = steps_[n].tasks > 1 || steps_[n + 1].tasks > 1;
+}
+
+std::string BoundPlan::run(ThreadPool& pool, int64_t rows, std::vector<int64_t>* nanoseconds) {
+  for (Step& step : steps_)
+    if (step.rowwise) step.view.rows = rows;
+  message_.clear();
+  failed_.store(kNone);
+  n_threads_ = pool.size();
+  nanoseconds_ = nanoseconds;
+  if (nanoseconds) nanoseconds->assign(steps_.size(), 0);
+  pool.run(&BoundPlan::job, this);
+  if (failed_.load() == kNone) return "";
+  const PlanNode& node = plan_->nodes()[static_cast<size_t>(failed_.load())];
+  return node.data->op() + ": " + message_ + " [" + node.label + "]";
+}
+
+void BoundPlan::job(void* self, int thread) { static_cast<BoundPlan*>(self)->run_thread(thread); }
+
+void BoundPlan::barrier(const rr_exec* exec) {
+  auto* impl = static_cast<ExecImpl*>(exec->impl);
+  static_cast<BoundPlan*>(impl->bound)->inside_.wait(impl->participants);
+}
+
+void BoundPlan::fail(const rr_exec* exec, const char* message) {
+  auto* impl = static_cast<ExecImpl*>(exec->impl);
+  auto* self = static_cast<BoundPlan*>(impl->bound);
+  std::lock_guard<std::mutex> lock(self->message_lock_);
+  if (self->failed_.load() <= impl->step) return;
+  self->message_ = message;
+  self->failed_.store(impl->step);
+}
+
+void BoundPlan::run_thread(int thread) {
+  ExecImpl impl{this, 0, 1};
+  rr_exec exec{sizeof(rr_exec), thread, 1, workspace_.first, static_cast<size_t>(workspace_.second),
+               &BoundPlan::barrier, &BoundPlan::fail, &impl};
+  for (size_t n = 0; n < steps_.size(); ++n) {
+    const Step& step = steps_[n];
+    const int participants = std::min(step.tasks, n_threads_);
+    const int64_t began = nanoseconds_ && thread == 0 ? now_ns() : 0;
+    // Only a chain of single-thread nodes gets here after a failure: there is no meeting in it.
+    const bool alive = failed_.load(std::memory_order_acquire) >= static_cast<int64_t>(n);
+    if (thread < participants && alive) {
+      impl.step = static_cast<int64_t>(n);
+      impl.participants = exec.n_threads = participants;
+      step.kernel->run(&step.view, &exec);
+    }
+    if (step.sync) between_.wait(n_threads_);
+    if (nanoseconds_ && thread == 0) (*nanoseconds_)[n] = now_ns() - began;
+    // A failure of a later node, seen early by a slow thread, must not stop it before the others.
+    if (step.sync && failed_.load(std::memory_order_acquire) <= static_cast<int64_t>(n)) return;
+  }
+}
+
+}  // namespace riverrun

@@ -1,0 +1,105 @@
+// A compiled graph: nodes with their kernels, tensors as (buffer, offset). Immutable; binding it
+// to buffers gives something that runs in one call.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "riverrun.h"
+#include "thread_pool.hpp"
+
+namespace riverrun {
+
+// Owns the storage behind an rr_node view.
+class NodeData {
+ public:
+  NodeData(std::string op, std::vector<rr_tensor> inputs, std::vector<rr_tensor> outputs);
+  NodeData(const NodeData&) = delete;
+  NodeData& operator=(const NodeData&) = delete;
+
+  void add_int(const std::string& name, int64_t value);
+  void add_float(const std::string& name, double value);
+  void add_text(const std::string& name, const std::string& value);
+  void add_ints(const std::string& name, std::vector<int64_t> values);
+  // The view; valid while this object lives. Tensors have no data.
+  rr_node view() const;
+  const std::string& op() const { return op_; }
+
+ private:
+  rr_attr& add(const std::string& name, uint32_t kind);
+
+  std::string op_;
+  std::vector<rr_tensor> inputs_, outputs_;
+  std::vector<rr_attr> attrs_;
+  std::vector<std::unique_ptr<std::string>> texts_;
+  std::vector<std::unique_ptr<std::vector<int64_t>>> ints_;
+};
+
+struct Location {
+  int32_t buffer = -1;  // -1: absent
+  int64_t offset = 0;
+};
+
+struct PlanNode {
+  std::shared_ptr<NodeData> data;
+  const rr_kernel* kernel = nullptr;
+  std::vector<Location> inputs, outputs;
+  std::string label;     // for error messages
+  bool rowwise = false;  // axis 0 holds tokens, so that padding may be skipped
+};
+
+class Plan {
+ public:
+  Plan(std::vector<PlanNode> nodes, int32_t n_buffers, int max_threads);
+  const std::vector<PlanNode>& nodes() const { return nodes_; }
+  size_t workspace_bytes() const { return workspace_bytes_; }
+  // Bytes that each buffer must have at least.
+  const std::vector<int64_t>& needed() const { return needed_; }
+  int32_t tasks(size_t node) const { return tasks_[node]; }
+
+ private:
+  void need(const rr_tensor& tensor, const Location& at);
+
+  std::vector<PlanNode> nodes_;
+  std::vector<int64_t> needed_;
+  std::vector<int32_t> tasks_;
+  size_t workspace_bytes_ = 0;
+};
+
+class BoundPlan {
+ public:
+  // buffers: one (pointer, size) per plan buffer. Throws std::invalid_argument when one is short.
+  BoundPlan(std::shared_ptr<const Plan> plan, std::vector<std::pair<void*, int64_t>> buffers,
+            std::pair<void*, int64_t> workspace);
+  // Runs all nodes; rows is the real extent of axis 0 of token tensors. Returns "" or what failed.
+  // nanoseconds, when given, receives the time of each node.
+  std::string run(ThreadPool& pool, int64_t rows, std::vector<int64_t>* nanoseconds = nullptr);
+
+ private:
+  struct Step {
+    rr_node view;
+    const rr_kernel* kernel;
+    int32_t tasks;
+    bool rowwise, sync;
+  };
+  static void job(void* self, int thread);
+  static void barrier(const rr_exec* exec);
+  static void fail(const rr_exec* exec, const char* message);
+  void run_thread(int thread);
+
+  std::shared_ptr<const Plan> plan_;
+  std::vector<std::vector<rr_tensor>> tensors_;
+  std::vector<Step> steps_;
+  std::pair<void*, int64_t> workspace_;
+  SpinBarrier between_, inside_;
+  std::mutex message_lock_;
+  std::string message_;
+  std::atomic<int64_t> failed_{0};
+  int n_threads_ = 1;
+  std::vector<int64_t>* nanoseconds_ = nullptr;
+};
+
+}  // namespace riverrun

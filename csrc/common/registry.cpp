@@ -1,0 +1,90 @@
+#include "registry.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace {
+
+// Function-local so that kernel files may register in any order of static initialisation.
+std::vector<const rr_kernel*>& kernel_table() {
+  static std::vector<const rr_kernel*> table;
+  return table;
+}
+
+std::vector<const rr_packer*>& packer_table() {
+  static std::vector<const rr_packer*> table;
+  return table;
+}
+
+std::vector<std::string> detect_isas() {
+  std::vector<std::string> found = {"base"};
+#if defined(__x86_64__) || defined(_M_X64)
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
+                      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+                      __builtin_cpu_supports("avx512dq");
+  if (avx2) found.push_back("avx2");
+  if (avx512) found.push_back("avx512");
+  if (avx512 && __builtin_cpu_supports("avx512vnni")) found.push_back("avx512vnni");
+#endif
+  const char* cap = std::getenv("RIVERRUN_ISA");
+  if (cap != nullptr) {
+    const auto at = std::find(found.begin(), found.end(), std::string(cap));
+    if (at != found.end()) found.erase(at + 1, found.end());
+  }
+  return found;
+}
+
+}  // namespace
+
+extern "C" void rr_register_kernel(const rr_kernel* kernel) { kernel_table().push_back(kernel); }
+extern "C" void rr_register_packer(const rr_packer* packer) { packer_table().push_back(packer); }
+
+namespace riverrun {
+
+const std::vector<const rr_kernel*>& all_kernels() {
+  static const std::vector<const rr_kernel*> sorted = [] {
+    std::vector<const rr_kernel*> table = kernel_table();
+    std::sort(table.begin(), table.end(), [](const rr_kernel* a, const rr_kernel* b) {
+      const int order = std::string(a->op).compare(b->op);
+      return order != 0 ? order < 0 : a->priority > b->priority;
+    });
+    return table;
+  }();
+  return sorted;
+}
+
+const std::vector<std::string>& usable_isas() {
+  static const std::vector<std::string> isas = detect_isas();
+  return isas;
+}
+
+bool usable(const rr_kernel& kernel) {
+  const auto& isas = usable_isas();
+  return std::find(isas.begin(), isas.end(), kernel.isa) != isas.end();
+}
+
+const rr_kernel* find_kernel(const rr_node& node, std::string& reasons) {
+  char why[256];
+  bool named = false;
+  for (const rr_kernel* kernel : all_kernels()) {
+    if (std::string(kernel->op) != node.op) continue;
+    named = true;
+    if (!usable(*kernel)) continue;
+    why[0] = 0;
+    if (kernel->supports(&node, why, sizeof why)) return kernel;
+    if (!reasons.empty()) reasons += "; ";
+    reasons += std::string(kernel->isa) + ": " + (why[0] ? why : "no reason given");
+  }
+  if (!named) reasons = "no kernel of this op";
+  return nullptr;
+}
+
+const rr_packer* find_packer(uint32_t dtype, uint32_t layout) {
+  for (const rr_packer* packer : packer_table())
+    if (packer->dtype == dtype && packer->layout == layout) return packer;
+  return nullptr;
+}
+
+}  // namespace riverrun

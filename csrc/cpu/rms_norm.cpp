@@ -1,0 +1,61 @@
+// rms_norm: one thread a row, sum of squares in f64 over sixteen running sums.
+
+#include "kernel.hpp"
+#include "simd.hpp"
+
+namespace {
+
+int supports(const rr_node* node, char* why, size_t size) {
+  const rr_tensor& x = node->inputs[0];
+  if (x.dtype != RR_F32 || !dense_tail(x, 1)) return refuse(why, size, "x needs dense f32 rows");
+  if (present(node->inputs[1]) && !dense(node->inputs[1]))
+    return refuse(why, size, "w needs to be dense");
+  return 1;
+}
+
+// f32 squares summed in f64 keep huge and tiny rows exact.
+double sum_of_squares(const float* x, int64_t n) {
+  typedef double d8 __attribute__((vector_size(64)));
+  typedef float f8 __attribute__((vector_size(32)));
+  d8 low = {}, high = {};
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    f8 a, b;
+    memcpy(&a, x + i, sizeof a);
+    memcpy(&b, x + i + 8, sizeof b);
+    const d8 wide_a = __builtin_convertvector(a, d8), wide_b = __builtin_convertvector(b, d8);
+    low += wide_a * wide_a;
+    high += wide_b * wide_b;
+  }
+  low += high;
+  double sum = ((low[0] + low[4]) + (low[1] + low[5])) + ((low[2] + low[6]) + (low[3] + low[7]));
+  for (; i < n; ++i) sum += static_cast<double>(x[i]) * x[i];
+  return sum;
+}
+
+void run(const rr_node* node, const rr_exec* exec) {
+  const rr_tensor &x = node->inputs[0], &w = node->inputs[1], &y = node->outputs[0];
+  const int64_t width = x.shape[x.rank - 1];
+  const double eps = attr_float(node, "eps", 0.0);
+  const float* weight = present(w) ? static_cast<const float*>(w.data) : nullptr;
+  const Range rows = split(exec, real_rows(node, x));
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
+    const float* in = reinterpret_cast<const float*>(row_ptr(x, r));
+    float* out = reinterpret_cast<float*>(row_ptr(y, r));
+    const double mean = sum_of_squares(in, width) / static_cast<double>(width);
+    const float scale = static_cast<float>(1.0 / sqrt(mean + eps));
+    if (weight)
+      for (int64_t i = 0; i < width; ++i) out[i] = in[i] * scale * weight[i];
+    else
+      for (int64_t i = 0; i < width; ++i) out[i] = in[i] * scale;
+  }
+}
+
+int32_t tasks(const rr_node* node) {
+  const rr_tensor& x = node->inputs[0];
+  return static_cast<int32_t>(numel(x) < 16384 ? 1 : n_rows(x));
+}
+
+}  // namespace
+
+RR_KERNEL(kernel, RR_ROW_EXACT, "rms_norm", supports, nullptr, tasks, run)

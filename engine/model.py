@@ -1,0 +1,127 @@
+"""A loaded model: file, tokenizer, backend, weights; it makes sessions and generates."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..backends import Plan, open_backend
+from ..models import ModelFile, load_file
+from ..models.step import Capacity, StepShape
+from ..models.tokenizer import Tokenizer
+from .generate import Generation, Options
+from .sampler import SamplerParams
+from .session import Session
+
+Progress = Callable[[int, int], None]
+
+
+class Model:
+    """A model on a device. May serve many sessions and threads; plans are shared by all."""
+
+    def __init__(self, source: ModelFile, device: str = "auto", threads: int | None = None) -> None:
+        self.source = source
+        self.backend = open_backend(device, threads)
+        self.weights: Any = self.backend.load_weights(source.weights)
+        self._plans: dict[tuple[StepShape, Capacity, str], Plan] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
+        return self.source.path.name
+
+    @property
+    def device(self) -> str:
+        """The device's name."""
+        return self.backend.name
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The file's tokenizer."""
+        return self.source.tokenizer
+
+    @property
+    def n_vocab(self) -> int:
+        """Rows of the embedding and columns of the logits."""
+        return self.source.arch.hp.n_vocab
+
+    @property
+    def n_ctx_train(self) -> int:
+        """The context that the model was trained for, in tokens."""
+        return self.source.arch.hp.n_ctx_train
+
+    def plan(self, shape: StepShape, capacity: Capacity, kind: str) -> Plan:
+        """The compiled step for these sizes; compiled once."""
+        key = (shape, capacity, kind)
+        with self._lock:
+            if key not in self._plans:
+                graph = self.source.arch.build(shape, capacity, self.source.specs)
+                self._plans[key] = self.backend.compile(graph, kind)
+            return self._plans[key]
+
+    def session(self, n_ctx: int | None = None, n_seqs: int = 1, **options: str) -> Session:
+        """A new session. options: cache_type_k, cache_type_v (f32, f16, bf16)."""
+        return Session(self, n_ctx, n_seqs, **options)
+
+    def tokenize(self, text: str) -> list[int]:
+        """Token ids of a prompt, with the begin token where the model wants one; special tokens
+        in the text are recognised."""
+        return self.tokenizer.encode(text, add_special=True, parse_special=True)
+
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        max_tokens: int = -1,
+        *,
+        stop: str | Sequence[str] = (),
+        ignore_eos: bool = False,
+        session: Session | None = None,
+        n_ctx: int | None = None,
+        **sampling: Any,
+    ) -> Generation:
+        """Continue a prompt (text or token ids), lazily: iterate for pieces of text, then read
+        `.result`.
+
+        max_tokens: -1 runs to the end token or the context's end. stop: texts that end it.
+        session: a session to continue in, else a fresh one of n_ctx tokens. sampling: the fields
+        of SamplerParams (temperature, top_k, top_p, min_p, seed, ...).
+        Raises RequestError for values out of range and prompts that do not fit."""
+        options = Options(max_tokens, (stop,) if isinstance(stop, str) else tuple(stop), ignore_eos)
+        tokens = self.tokenize(prompt) if isinstance(prompt, str) else [int(t) for t in prompt]
+        params = SamplerParams(**sampling)
+        return Generation(self, session or self.session(n_ctx), tokens, params, options)
+
+
+def load(
+    path: str | os.PathLike[str],
+    device: str = "auto",
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Model:
+    """Load a GGUF model onto a device: "auto", "cpu" or "reference".
+
+    threads: for the CPU, by default what affinity and the cgroup quota allow. progress is called
+    with (bytes done, bytes in all). Raises ModelError or BackendError."""
+    model = Model(load_file(path), device, threads)
+    _warm(model, progress)
+    return model
+
+
+def _warm(model: Model, progress: Progress | None) -> None:
+    """Bind one small step, which brings every weight into the layout that its kernel reads."""
+    done, total = 0, model.source.nbytes
+
+    def moved(nbytes: int) -> None:
+        nonlocal done
+        done += nbytes
+        if progress:
+            progress(min(done, total), total)
+
+    model.weights.progress = moved
+    model.session(n_ctx=1)
+    model.weights.progress = None
+    if progress:
+        progress(total, total)

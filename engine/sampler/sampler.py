@@ -1,0 +1,172 @@
+"""A sampler: parameters bound to a vocabulary and a token history."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from ...graph.errors import BackendError, RequestError
+from ..random import uniform
+from .chain import CHAIN, Candidates, ChainState, draw, softmax_weights
+from .params import SamplerParams
+from .window import TokenWindow
+
+
+@lru_cache(maxsize=4)
+def _vocabulary(n_vocab: int) -> np.ndarray:
+    ids = np.arange(n_vocab)
+    ids.flags.writeable = False
+    return ids
+
+
+def _random_seed() -> int:
+    # 32 bits, so that the reported seed survives clients that read JSON numbers as doubles.
+    return int.from_bytes(os.urandom(4), "little")
+
+
+class Sampler:
+    """Chooses tokens from logits by the chain of `chain.CHAIN` and a draw.
+
+    The draw for a position uses `uniform(seed, position)`, so a result depends on the logits, the
+    seed, the position and the accepted tokens, and on nothing else. Greedy (temperature 0) is the
+    first maximum after logit_bias and penalties. Used by one thread at a time."""
+
+    __slots__ = ("_n_vocab", "_pick_steps", "_sample_steps", "_seed", "_state")
+
+    def __init__(
+        self,
+        params: SamplerParams,
+        n_vocab: int,
+        prompt_tokens: Sequence[int] | np.ndarray = (),
+    ) -> None:
+        """prompt_tokens: what the penalties see before the first accepted token.
+
+        Raises RequestError for a parameter out of range or a prompt token outside the vocabulary.
+        """
+        params.validate(n_vocab)
+        prompt = np.asarray(prompt_tokens, np.int64)
+        if prompt.size and not (prompt.min() >= 0 and prompt.max() < n_vocab):
+            raise RequestError(
+                f"prompt_tokens: expected ids in 0 .. {n_vocab - 1}, "
+                f"got {prompt.min()} .. {prompt.max()}"
+            )
+        self._n_vocab = n_vocab
+        self._seed = _random_seed() if params.seed is None else int(params.seed)
+        self._state = ChainState(
+            params,
+            np.fromiter(params.logit_bias.keys(), np.int64, len(params.logit_bias)),
+            np.fromiter(params.logit_bias.values(), np.float64, len(params.logit_bias)),
+            TokenWindow(params.repeat_last_n if params.penalizes else 0, prompt),
+        )
+        rows = [row for row in CHAIN if row.active(params)]
+        self._pick_steps = tuple(row.apply for row in rows if row.shapes_greedy)
+        self._sample_steps = tuple(row.apply for row in rows if not row.shapes_greedy)
+
+    @property
+    def params(self) -> SamplerParams:
+        """The parameters this sampler was made with."""
+        return self._state.params
+
+    @property
+    def seed(self) -> int:
+        """The seed in use, also where the parameters left it open."""
+        return self._seed
+
+    def sample(self, logits: np.ndarray, position: int) -> int:
+        """The token for `position` (its absolute index in the sequence) from logits, f32 [V].
+
+        Changes nothing: asking again gives the same token. Raises BackendError for logits that
+        hold NaN or +Inf or are all -inf, RequestError if bias and penalties leave no token."""
+        if not self.params.greedy:
+            final = self._filter(logits, position)
+            return int(
+                final.ids[draw(softmax_weights(final.logits), uniform(self._seed, position))]
+            )
+        if self._pick_steps:
+            shaped = self._shape(logits, position).logits
+            return int(shaped.argmax())
+        self._check_shape(logits)
+        best = int(logits.argmax())
+        self._check_peak(float(logits[best]), logits, position)
+        return best
+
+    def probs(
+        self, logits: np.ndarray, position: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The distribution that `sample` draws from: ids, int [n], and probabilities, f64 [n].
+
+        Ids are in the order in which `sample` sums up; a masked token may be among them with
+        probability 0. Greedy gives one token with probability 1. `position` only serves
+        error messages, which are those of `sample`."""
+        if self.params.greedy:
+            best = int(self._shape(logits, position).logits.argmax())
+            return np.array([best]), np.ones(1)
+        final = self._filter(logits, position)
+        weights = softmax_weights(final.logits)
+        return final.ids, weights / weights.sum()
+
+    def accept(self, token: int) -> None:
+        """Adds a token to the history. Raises RequestError outside the vocabulary."""
+        if not 0 <= token < self._n_vocab:
+            raise RequestError(f"token: expected an id in 0 .. {self._n_vocab - 1}, got {token}")
+        self._state.window.push(int(token))
+
+    def clone(self) -> Sampler:
+        """A sampler with the same seed and a history of its own."""
+        other = object.__new__(Sampler)
+        other._n_vocab, other._seed = self._n_vocab, self._seed
+        other._pick_steps, other._sample_steps = self._pick_steps, self._sample_steps
+        state = self._state
+        other._state = ChainState(
+            state.params, state.bias_ids, state.bias_values, state.window.copy()
+        )
+        return other
+
+    def _filter(self, logits: np.ndarray, position: int | None) -> Candidates:
+        candidates = self._shape(logits, position)
+        for step in self._sample_steps:
+            candidates = step(candidates, self._state)
+        return candidates
+
+    def _shape(self, logits: np.ndarray, position: int | None) -> Candidates:
+        """The whole vocabulary after logit_bias and penalties, the largest logit finite."""
+        self._check_shape(logits)
+        self._check_peak(float(logits.max()), logits, position)
+        candidates = Candidates(_vocabulary(self._n_vocab), logits)
+        if not self._pick_steps:
+            return candidates
+        for step in self._pick_steps:
+            candidates = step(candidates, self._state)
+        peak = float(candidates.logits.max())
+        if not math.isfinite(peak):
+            raise RequestError(
+                "logit_bias, repeat_penalty, frequency_penalty, presence_penalty: expected values "
+                f"that leave a finite largest logit, got {peak}; ban fewer tokens or use smaller "
+                "values"
+            )
+        return candidates
+
+    def _check_shape(self, logits: np.ndarray) -> None:
+        if logits.shape != (self._n_vocab,) or logits.dtype != np.float32:
+            raise BackendError(
+                f"logits: expected float32 [{self._n_vocab}], "
+                f"got {logits.dtype} {list(logits.shape)}"
+            )
+
+    def _check_peak(self, peak: float, logits: np.ndarray, position: int | None) -> None:
+        """`peak` is the maximum, or the first NaN, so that it alone tells whether to refuse."""
+        if math.isfinite(peak):
+            return
+        place = "logits" if position is None else f"logits of position {position}"
+        if peak < 0:
+            raise BackendError(f"{place} are all -inf: no token is left to choose")
+        kind = "NaN" if math.isnan(peak) else "+Inf"
+        bad = ~np.isfinite(logits) & ~np.isneginf(logits)
+        raise BackendError(
+            f"{place} hold {kind}, {int(bad.sum())} of {logits.size} values, the first at id "
+            f"{int(bad.argmax())}: the weights are damaged or a kernel overflowed"
+        )

@@ -1,0 +1,38 @@
+"""Timings of a request under llama.cpp's field names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Timings:
+    """cache_n: prompt tokens reused; prompt_n: evaluated; times in milliseconds.
+
+    predicted_ms runs from the first sampled token to the last, so rates of prediction divide by
+    predicted_n - 1: the first token comes with the prompt."""
+
+    cache_n: int = 0
+    prompt_n: int = 0
+    prompt_ms: float = 0.0
+    predicted_n: int = 0
+    predicted_ms: float = 0.0
+
+    def as_dict(self) -> dict[str, float]:
+        """All fields, with the derived rates; a rate without a divisor is 0.0."""
+        steps = max(0, self.predicted_n - 1)
+        return {
+            "cache_n": self.cache_n,
+            "prompt_n": self.prompt_n,
+            "prompt_ms": self.prompt_ms,
+            "prompt_per_token_ms": _ratio(self.prompt_ms, self.prompt_n),
+            "prompt_per_second": _ratio(1e3 * self.prompt_n, self.prompt_ms),
+            "predicted_n": self.predicted_n,
+            "predicted_ms": self.predicted_ms,
+            "predicted_per_token_ms": _ratio(self.predicted_ms, steps),
+            "predicted_per_second": _ratio(1e3 * steps, self.predicted_ms),
+        }
+
+
+def _ratio(a: float, b: float) -> float:
+    return a / b if b else 0.0

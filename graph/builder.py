@@ -1,0 +1,182 @@
+"""The graph and its builder: one method per registered op."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from .data import HostTensor, host_tensor
+from .dtype import DType, f32
+from .errors import GraphError
+from .leaves import Constant, Input, Leaf, State, leaf_spec
+from .node import Node, Value
+from .op import OPS, Op, make_op
+from .opmethods import OpMethods
+from .spec import TensorSpec
+
+
+def _caller() -> str:
+    """file:line of the nearest frame outside the builder, for error messages."""
+    frame = sys._getframe(1)
+    while frame and "/graph/" in frame.f_code.co_filename.replace("\\", "/"):
+        frame = frame.f_back  # type: ignore[assignment]
+    if frame is None:
+        return ""
+    path = frame.f_code.co_filename.replace("\\", "/").split("/")
+    return f"{'/'.join(path[-2:])}:{frame.f_lineno}"
+
+
+class Graph(OpMethods):
+    """A static graph in the making. Ops are methods: `y = g.rms_norm(x, w, eps=1e-6)`.
+
+    Values are immutable; state is single-assignment: every write returns a new version."""
+
+    def __init__(self, name: str = "graph") -> None:
+        self.name = name
+        self.nodes: list[Node] = []
+        self.outputs: dict[str, Value] = {}
+        self.data: dict[str, HostTensor] = {}
+        self._leaves: dict[str, Node] = {}
+        self._scope: list[str] = []
+
+    def input(self, name: str, shape: tuple[int, ...], dtype: DType | str = f32) -> Value:
+        """A tensor that the caller fills before each run."""
+        return self._leaf(Input(leaf_spec(shape, dtype)), name)
+
+    def weight(self, name: str, spec: TensorSpec) -> Value:
+        """A constant whose data is given when the graph is compiled. The same name, same value."""
+        known = self._leaves.get(name)
+        if known is not None and known.op.name == "constant" and known.specs[0] == spec:
+            return known.value()
+        return self._leaf(Constant(spec), name)
+
+    def constant(self, data: np.ndarray | HostTensor, name: str | None = None) -> Value:
+        """A constant with its data. float64 arrays become float32."""
+        tensor = host_tensor(data)
+        name = name or f"constant.{len(self._leaves)}"
+        value = self._leaf(Constant(tensor.spec), name)
+        self.data[name] = tensor
+        return value
+
+    def state(self, name: str, shape: tuple[int, ...], dtype: DType | str = f32) -> Value:
+        """Memory that outlives a run, as its first version. Zero when allocated."""
+        return self._leaf(State(leaf_spec(shape, dtype)), name)
+
+    def output(self, name: str, value: Value) -> Value:
+        """Name a value as an output of the graph."""
+        if name in self.outputs:
+            raise GraphError(f"graph {self.name!r} has an output {name!r} already")
+        self._own(value)
+        self.outputs[name] = value
+        return value
+
+    def scope(self, prefix: str) -> _Scope:
+        """A context in which node names get this prefix: `with g.scope("blk.3"): ...`."""
+        return _Scope(self._scope, prefix)
+
+    def apply(self, op: Op, inputs: tuple[Value | None, ...], name: str = "") -> Node:
+        """Add a node; its specs come from the op's shape rule, whose errors gain the place."""
+        where = _caller()
+        for value in inputs:
+            if value is not None:
+                self._own(value)
+        label = ".".join([*self._scope, name]) if name else ".".join(self._scope)
+        try:
+            specs = op.infer(*(v.spec if v is not None else None for v in inputs))
+        except GraphError as error:
+            place = f"node {len(self.nodes)}" + (f" {label!r}" if label else "")
+            raise type(error)(f"{error} [{place}, {where}]") from None
+        specs = specs if isinstance(specs, tuple) else (specs,)
+        node = Node(len(self.nodes), op, inputs, specs, label, where)
+        self.nodes.append(node)
+        return node
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("_") or name not in OPS:
+            known = ", ".join(sorted(OPS))
+            raise AttributeError(f"Graph has no op or attribute {name!r}; ops: {known}")
+
+        def call(*args: Value | None, name: str = "", **rest: Any) -> Any:
+            return self._call(OPS[op_name], args, name, rest)
+
+        op_name = name
+        return call
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *OPS})
+
+    def __str__(self) -> str:
+        from .text import to_text
+
+        return to_text(self)
+
+    def _call(
+        self, cls: type[Op], args: tuple[Value | None, ...], name: str, rest: Mapping[str, Any]
+    ) -> Any:
+        inputs, attributes = bind_arguments(cls, args, rest)
+        node = self.apply(make_op(cls.name, attributes), inputs, name)
+        values = tuple(node.value(i) for i in range(len(node.specs)))
+        return values if len(values) > 1 else values[0]
+
+    def _leaf(self, op: Leaf, name: str) -> Value:
+        if name in self._leaves:
+            was = self._leaves[name]
+            raise GraphError(
+                f"graph {self.name!r}: {op.name} {name!r} is taken by {was.op.name} {was.specs[0]}"
+            )
+        node = Node(len(self.nodes), op, (), (op.spec,), name, _caller())
+        self.nodes.append(node)
+        self._leaves[name] = node
+        return node.value()
+
+    def _own(self, value: Value) -> None:
+        if not isinstance(value, Value):
+            raise GraphError(
+                f"an op input should be a Value of this graph, got {type(value).__name__}; "
+                "wrap arrays with g.constant(array)"
+            )
+        node = value.node
+        if node.id >= len(self.nodes) or self.nodes[node.id] is not node:
+            raise GraphError(f"{value!r} belongs to another graph than {self.name!r}")
+
+
+class _Scope:
+    """Pushes a name prefix for the length of a with block."""
+
+    def __init__(self, stack: list[str], prefix: str) -> None:
+        self.stack, self.prefix = stack, prefix
+
+    def __enter__(self) -> None:
+        self.stack.append(self.prefix)
+
+    def __exit__(self, *exc: object) -> None:
+        self.stack.pop()
+
+
+def bind_arguments(
+    cls: type[Op], args: tuple[Value | None, ...], rest: Mapping[str, Any]
+) -> tuple[tuple[Value | None, ...], dict[str, Any]]:
+    """Split a builder call into op inputs (in order) and attributes.
+
+    Raises GraphError for missing, doubled or surplus inputs."""
+    attributes = dict(rest)
+    if cls.inputs and cls.inputs[-1].startswith("*"):
+        if any(a is None for a in args):
+            raise GraphError(f"{cls.name}: input {args.index(None)} is missing; got None")
+        return args, attributes
+    names = [n.rstrip("?") for n in cls.inputs]
+    if len(args) > len(names):
+        raise GraphError(f"{cls.name}: takes {', '.join(cls.inputs)}; got {len(args)} inputs")
+    given: dict[str, Value | None] = dict(zip(names, args, strict=False))
+    for name in names:
+        if name in attributes:
+            if name in given:
+                raise GraphError(f"{cls.name}: input {name!r} given twice")
+            given[name] = attributes.pop(name)
+    for declared, name in zip(cls.inputs, names, strict=True):
+        if given.get(name) is None and not declared.endswith("?"):
+            raise GraphError(f"{cls.name}: input {name!r} is missing; it takes {cls.inputs}")
+    return tuple(given.get(n) for n in names), attributes

@@ -1,0 +1,162 @@
+"""The base class of ops and their registry.
+
+An op's file holds its meaning: attributes, shape rule, numpy reference, cost, cases. The builder
+call, the reference backend, tests, benchmark and documentation rows all come from this class."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import numbers
+import pkgutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+from .errors import AttributeValueError, DTypeError, GraphError, ShapeError
+from .spec import TensorSpec
+
+Specs = TensorSpec | tuple[TensorSpec, ...]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Work of one node: floating-point operations, bytes read, bytes written."""
+
+    flops: int
+    read: int
+    write: int
+
+
+class Op:
+    """One operation. Subclasses are frozen dataclasses whose fields are the attributes.
+
+    inputs: names; a trailing "?" marks an optional one, a leading "*" (last only) any number.
+    writes: output -> input; the output is the new version of that state, in the same memory.
+    inplace: output -> input; the planner may give both the same memory when the input dies there.
+    constants: inputs that are weights in practice; backends may repack them.
+    view: the output is the input's memory under another shape; `view_offset` tells where.
+    rowwise: row i of axis 0 of every output depends on row i of the inputs of that extent only."""
+
+    name: ClassVar[str]
+    inputs: ClassVar[tuple[str, ...]]
+    outputs: ClassVar[tuple[str, ...]] = ("y",)
+    writes: ClassVar[dict[str, str]] = {}
+    inplace: ClassVar[dict[str, str]] = {}
+    constants: ClassVar[tuple[str, ...]] = ()
+    view: ClassVar[bool] = False
+    rowwise: ClassVar[bool] = False
+
+    def infer(self, *inputs: Any) -> Specs:
+        """Output specs from input specs (None for an absent optional); validates everything."""
+        raise TypeError(f"op {self.name!r} has no shape rule")
+
+    def reference(self, *inputs: Any) -> Any:
+        """The op's meaning in numpy. Block-quantised and bf16 inputs arrive decoded to f32."""
+        raise TypeError(f"op {self.name!r} has no reference")
+
+    def cost(self, *inputs: Any) -> Cost:
+        """Work of one node; by default one operation an output element."""
+        outs = self.infer(*inputs)
+        outs = outs if isinstance(outs, tuple) else (outs,)
+        read = sum(s.nbytes for s in inputs if s is not None)
+        return Cost(sum(s.size for s in outs), read, sum(s.nbytes for s in outs))
+
+    def view_offset(self, x: TensorSpec) -> int:
+        """Bytes from the start of x to the start of the output, for view ops."""
+        return 0
+
+    @staticmethod
+    def cases() -> Iterable[Any]:
+        """Small, odd, edge and perf cases (graph.case.Case)."""
+        return ()
+
+    def attributes(self) -> dict[str, Any]:
+        """Attribute values by name, in declaration order."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+
+    def fail(self, arg: str, want: object, got: object, remedy: str = "") -> ShapeError:
+        """A ShapeError in the house form; the caller raises it."""
+        tail = f"; {remedy}" if remedy else ""
+        return ShapeError(f"{self.name}: '{arg}' should be {want}, got {got}{tail}")
+
+    def require(self, ok: bool, arg: str, want: object, got: object, remedy: str = "") -> None:
+        """Raise the ShapeError of `fail` unless ok."""
+        if not ok:
+            raise self.fail(arg, want, got, remedy)
+
+    def require_dtype(self, arg: str, spec: TensorSpec, *names: str) -> None:
+        """Raise DTypeError unless spec's dtype is one of names."""
+        if spec.dtype.name not in names:
+            raise DTypeError(
+                f"{self.name}: '{arg}' should be {' or '.join(names)}, got {spec.dtype.name}"
+            )
+
+    def require_attr(self, ok: bool, attr: str, want: object) -> None:
+        """Raise AttributeValueError unless ok."""
+        if not ok:
+            raise AttributeValueError(
+                f"{self.name}: attribute '{attr}' should be {want}, got {getattr(self, attr)!r}"
+            )
+
+
+OPS: dict[str, type[Op]] = {}
+T = TypeVar("T", bound=type[Op])
+_ATTRIBUTE_TYPES = {t.__name__: t for t in (bool, int, float, str, tuple)}
+
+
+def register(cls: T) -> T:
+    """Class decorator: make cls a frozen dataclass and add it to the registry.
+
+    Raises GraphError when the name is taken."""
+    made = dataclass(frozen=True, kw_only=True, repr=True)(cls)
+    taken = OPS.get(cls.name)
+    if taken is not None and (taken.__module__, taken.__qualname__) != (
+        cls.__module__,
+        cls.__qualname__,
+    ):
+        raise GraphError(
+            f"op {cls.name!r} is defined twice: in {taken.__module__} and in {cls.__module__}"
+        )
+    OPS[cls.name] = made
+    return made  # type: ignore[return-value]
+
+
+def _typed(op: str, key: str, kind: str, value: Any) -> Any:
+    """An attribute's value as its declared type; numpy's numbers become Python's."""
+    base, _, inner = kind.partition("[")
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+        value = int(value)
+    if base == "float" and isinstance(value, numbers.Real) and not isinstance(value, bool):
+        return float(value)
+    if base == "tuple" and isinstance(value, (list, tuple)):
+        value = tuple(int(v) if isinstance(v, numbers.Integral) else v for v in value)
+        if all(isinstance(v, int) for v in value) or not inner.startswith("int"):
+            return value
+    elif type(value) is _ATTRIBUTE_TYPES.get(base):
+        return value
+    raise AttributeValueError(f"{op}: attribute {key!r} should be {kind}, got {value!r}")
+
+
+def make_op(name: str, attributes: dict[str, Any]) -> Op:
+    """An op instance by name; raises GraphError or AttributeValueError with what is known."""
+    cls = OPS.get(name)
+    if cls is None:
+        raise GraphError(f"no op is called {name!r}; known: {', '.join(sorted(OPS))}")
+    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    unknown = sorted(set(attributes) - set(fields))
+    if unknown:
+        raise AttributeValueError(
+            f"{name}: unknown attribute {unknown[0]!r}; it has: {', '.join(fields) or 'none'}"
+        )
+    for f in fields.values():
+        if f.name not in attributes and f.default is dataclasses.MISSING:
+            raise AttributeValueError(f"{name}: attribute {f.name!r} must be given ({f.type})")
+    values = {k: _typed(name, k, str(fields[k].type), v) for k, v in attributes.items()}
+    return cls(**values)
+
+
+def scan(package: str, path: Iterable[str]) -> None:
+    """Import every module of a package in sorted order, so that its ops register themselves."""
+    for info in sorted(pkgutil.iter_modules(path), key=lambda m: m.name):
+        importlib.import_module(f"{package}.{info.name}")

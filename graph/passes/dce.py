@@ -1,0 +1,39 @@
+"""Dead code: nodes that no output and no state write needs."""
+
+from __future__ import annotations
+
+from ..builder import Graph
+from ..node import Node, Value
+
+
+def live_nodes(graph: Graph) -> list[Node]:
+    """The nodes that outputs and state writes need, in order. State writes count as needed."""
+    wanted = {v.node.id for v in graph.outputs.values()}
+    live: list[Node] = []
+    for node in reversed(graph.nodes):
+        if node.id in wanted or node.op.writes:
+            live.append(node)
+            wanted.update(v.node.id for v in node.inputs if v is not None)
+    return live[::-1]
+
+
+def eliminate(graph: Graph) -> Graph:
+    """A graph of the live nodes only, renumbered. Inputs stay, used or not, as its interface."""
+    out = Graph(graph.name)
+    keep = {n.id for n in live_nodes(graph)}
+    keep |= {n.id for n in graph.nodes if n.op.name == "input"}
+    moved: dict[int, Node] = {}
+    for node in graph.nodes:
+        if node.id not in keep:
+            continue
+        inputs = tuple(
+            Value(moved[v.node.id], v.index) if v is not None else None for v in node.inputs
+        )
+        made = Node(len(out.nodes), node.op, inputs, node.specs, node.name, node.where)
+        out.nodes.append(made)
+        moved[node.id] = made
+        if node.is_leaf:
+            out._leaves[node.name] = made
+    out.outputs = {k: Value(moved[v.node.id], v.index) for k, v in graph.outputs.items()}
+    out.data = {k: v for k, v in graph.data.items() if k in out._leaves}
+    return out

@@ -1,0 +1,98 @@
+"""What the graph knows of a tensor: shape, dtype, byte strides."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from .dtype import DType, f32
+from .errors import ShapeError
+
+MAX_RANK = 6
+
+
+def contiguous_strides(shape: tuple[int, ...], dtype: DType) -> tuple[int, ...]:
+    """Byte strides of a row-major tensor; of a block type, the last one is the block's bytes."""
+    if not shape:
+        return ()
+    strides = [dtype.nbytes]
+    step = dtype.row_bytes(shape[-1]) if dtype.quantized else dtype.nbytes * shape[-1]
+    for extent in reversed(shape[:-1]):
+        strides.append(step)
+        step *= extent
+    return tuple(reversed(strides))
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Shape (row-major, last axis fastest), dtype and byte strides (None: contiguous)."""
+
+    shape: tuple[int, ...]
+    dtype: DType = f32
+    strides: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.shape) > MAX_RANK:
+            raise ShapeError(f"rank {len(self.shape)} is over the limit of {MAX_RANK}")
+        if any(n < 0 for n in self.shape):
+            raise ShapeError(f"negative extent in shape {self.shape}")
+        if self.strides is None:
+            return
+        if len(self.strides) != len(self.shape):
+            raise ShapeError(f"shape {self.shape} takes as many strides, got {self.strides}")
+        plain = contiguous_strides(self.shape, self.dtype)
+        # The stride of an axis with one element is never used, so layouts compare without it.
+        used = tuple(
+            p if n == 1 else s for n, s, p in zip(self.shape, self.strides, plain, strict=True)
+        )
+        same = used == plain or self.size == 0
+        object.__setattr__(self, "strides", None if same else used)
+
+    @property
+    def rank(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements, without gaps between strides."""
+        if not self.shape:
+            return self.dtype.nbytes
+        if 0 in self.shape:
+            return 0
+        return math.prod(self.shape[:-1]) * self.dtype.row_bytes(self.shape[-1])
+
+    @property
+    def contiguous(self) -> bool:
+        """True when elements lie row-major without gaps."""
+        return self.strides is None
+
+    @property
+    def byte_strides(self) -> tuple[int, ...]:
+        """Byte strides, spelled out also when contiguous."""
+        return (
+            self.strides if self.strides is not None else contiguous_strides(self.shape, self.dtype)
+        )
+
+    def like(self, shape: tuple[int, ...] | None = None, dtype: DType | None = None) -> TensorSpec:
+        """A contiguous spec with this one's shape and dtype where none is given."""
+        return TensorSpec(self.shape if shape is None else shape, dtype or self.dtype)
+
+    def __str__(self) -> str:
+        text = f"{self.dtype.name}[{','.join(map(str, self.shape))}]"
+        return text if self.strides is None else f"{text}@{','.join(map(str, self.strides))}"
+
+
+def parse_spec(text: str) -> TensorSpec:
+    """The inverse of str(spec)."""
+    from .dtype import dtype
+
+    head, _, strides = text.partition("@")
+    name, _, dims = head.rstrip("]").partition("[")
+    numbers = lambda s: tuple(int(n) for n in s.split(",")) if s else ()  # noqa: E731
+    return TensorSpec(numbers(dims), dtype(name), numbers(strides) if strides else None)

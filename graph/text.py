@@ -1,0 +1,93 @@
+"""Graphs as text, one node a line, and back.
+
+graph "demo"
+%0 = input "x" : f32[4,256]
+%1 = constant "w" : f32[256]
+%2 = rms_norm(%0, %1) {"eps": 1e-06} "norm" : f32[4,256]
+return "y" = %2
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+from .builder import Graph
+from .errors import GraphError
+from .leaves import LEAVES
+from .node import Node, Value
+from .op import make_op
+from .spec import parse_spec
+
+_LEAF = re.compile(r'%(\d+) = (\w+) ("(?:[^"\\]|\\.)*") : (\S+)$')
+_NODE = re.compile(r'%(\d+) = (\w+)\(([^)]*)\) (\{.*\}) ("(?:[^"\\]|\\.)*") : (.+)$')
+_RETURN = re.compile(r'return ("(?:[^"\\]|\\.)*") = (\S+)$')
+
+
+def to_text(graph: Graph) -> str:
+    """The graph's text form. Constant data is not part of it, only names and specs."""
+    lines = [f"graph {json.dumps(graph.name)}"]
+    for node in graph.nodes:
+        specs = " ".join(map(str, node.specs))
+        label = json.dumps(node.name)
+        if node.is_leaf:
+            lines.append(f"%{node.id} = {node.op.name} {label} : {specs}")
+            continue
+        inputs = ", ".join("_" if v is None else _ref(v) for v in node.inputs)
+        attributes = json.dumps(node.op.attributes())
+        lines.append(f"%{node.id} = {node.op.name}({inputs}) {attributes} {label} : {specs}")
+    lines += [f"return {json.dumps(name)} = {_ref(v)}" for name, v in graph.outputs.items()]
+    return "\n".join(lines) + "\n"
+
+
+def parse(text: str) -> Graph:
+    """The graph that printed as text. Raises GraphError naming the line that is wrong."""
+    graph: Graph | None = None
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip()
+        if not line:
+            continue
+        try:
+            if graph is None:
+                if not line.startswith("graph "):
+                    raise GraphError('should start with: graph "name"')
+                graph = Graph(json.loads(line[6:]))
+            else:
+                _parse_line(graph, line)
+        except (GraphError, ValueError) as error:
+            raise GraphError(f"graph text, line {number}: {error}: {line[:80]}") from None
+    if graph is None:
+        raise GraphError("graph text is empty")
+    return graph
+
+
+def _parse_line(graph: Graph, line: str) -> None:
+    if leaf := _LEAF.match(line):
+        cls = LEAVES.get(leaf[2])
+        if cls is None:
+            raise GraphError(f"{leaf[2]!r} is not one of {', '.join(LEAVES)}")
+        graph._leaf(cls(parse_spec(leaf[4])), json.loads(leaf[3]))
+    elif found := _NODE.match(line):
+        refs = [r.strip() for r in found[3].split(",") if r.strip()]
+        inputs = tuple(None if r == "_" else _value(graph, r) for r in refs)
+        node = graph.apply(make_op(found[2], json.loads(found[4])), inputs)
+        specs = tuple(parse_spec(s) for s in found[6].split())
+        if specs != node.specs:
+            raise GraphError(f"specs should be {' '.join(map(str, node.specs))}")
+        name = json.loads(found[5])
+        graph.nodes[-1] = Node(node.id, node.op, node.inputs, node.specs, name, "")
+    elif out := _RETURN.match(line):
+        graph.output(json.loads(out[1]), _value(graph, out[2]))
+    else:
+        raise GraphError("is not a node, leaf or return")
+
+
+def _ref(value: Value) -> str:
+    return f"%{value.node.id}" + (f".{value.index}" if value.index else "")
+
+
+def _value(graph: Graph, text: str) -> Value:
+    number, _, index = text.lstrip("%").partition(".")
+    if int(number) >= len(graph.nodes):
+        raise GraphError(f"{text} is not defined above")
+    return graph.nodes[int(number)].value(int(index or 0))

@@ -1,0 +1,102 @@
+"""What every graph must satisfy, after building and after each pass; the default is to reject."""
+
+from __future__ import annotations
+
+from .builder import Graph
+from .errors import GraphError
+from .leaves import State
+from .node import Node, Value
+
+Version = tuple[Node, int]
+
+
+def verify(graph: Graph) -> None:
+    """Raise GraphError for the first thing wrong with a graph: order, specs, names, state."""
+    _check_nodes(graph)
+    for name, value in graph.outputs.items():
+        if graph.nodes[value.node.id] is not value.node:
+            raise GraphError(f"output {name!r} of graph {graph.name!r} is not one of its values")
+    _check_states(graph)
+
+
+def _check_nodes(graph: Graph) -> None:
+    names: set[str] = set()
+    for place, node in enumerate(graph.nodes):
+        if node.id != place:
+            raise GraphError(f"{node.describe()} stands at place {place} of graph {graph.name!r}")
+        for value in node.inputs:
+            if value is None:
+                continue
+            if value.node.id >= place or graph.nodes[value.node.id] is not value.node:
+                raise GraphError(f"{node.op.name}: input {value!r} is not an earlier value")
+            if not 0 <= value.index < len(value.node.specs):
+                raise GraphError(f"{node.op.name}: {value.node.describe()} has no such output")
+        if node.is_leaf:
+            if node.name in names:
+                raise GraphError(f"two leaves are called {node.name!r}")
+            names.add(node.name)
+        specs = node.op.infer(*node.input_specs())
+        if (specs if isinstance(specs, tuple) else (specs,)) != node.specs:
+            raise GraphError(
+                f"{node.op.name}: shape rule gives {specs}, node has {node.specs} "
+                f"[{node.describe()}]"
+            )
+
+
+def state_versions(graph: Graph) -> dict[Value, Version]:
+    """For every value that is state memory, directly or through views: which version it is."""
+    version: dict[Value, Version] = {}
+    for node in graph.nodes:
+        if isinstance(node.op, State):
+            version[node.value()] = (node, 0)
+        elif node.op.view and node.inputs[0] in version:
+            version[node.value()] = version[node.inputs[0]]
+        for index in node.written():
+            version[node.value(index)] = (node, index)
+    return version
+
+
+def ancestors(graph: Graph) -> list[int]:
+    """For each node a bit set of the nodes it depends on, itself included."""
+    sets: list[int] = []
+    for node in graph.nodes:
+        bits = 1 << node.id
+        for value in node.inputs:
+            if value is not None:
+                bits |= sets[value.node.id]
+        sets.append(bits)
+    return sets
+
+
+def _check_states(graph: Graph) -> None:
+    version = state_versions(graph)
+    if not version:
+        return
+    before = ancestors(graph)
+    writer: dict[Version, Node] = {}
+    for node in graph.nodes:
+        for old in node.written().values():
+            if old not in version:
+                raise GraphError(
+                    f"{node.op.name}: writes {old!r}, which is not a state; make it with g.state "
+                    f"[{node.describe()}]"
+                )
+            first = writer.setdefault(version[old], node)
+            if first is not node:
+                raise GraphError(
+                    f"{node.op.name}: state version {old!r} is overwritten twice, first by "
+                    f"{first.describe()}; write the newest version [{node.describe()}]"
+                )
+    for node in graph.nodes:
+        for value in node.inputs:
+            over = writer.get(version[value]) if value in version else None
+            if over is None or over is node or node.op.view:
+                continue
+            if not before[over.id] >> node.id & 1:
+                raise GraphError(
+                    f"{node.op.name}: reads state version {value!r}, which {over.describe()} "
+                    f"overwrites without depending on this read [{node.describe()}]"
+                )
+    for name, value in graph.outputs.items():
+        if value in version and version[value] in writer:
+            raise GraphError(f"output {name!r} is a state version that is overwritten later")

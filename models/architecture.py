@@ -1,0 +1,125 @@
+"""The base class of architectures and their registry: one file each in arch/.
+
+An architecture reads its hyperparameters, says which tensors it wants, and builds step graphs."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
+
+from ..graph import Graph, TensorSpec, Value
+from ..graph.errors import GraphError, ModelError
+from .gguf import GgufFile
+from .hparams import Hparams, read_hparams
+from .step import Capacity, StepGraph, StepShape
+
+
+@dataclass(frozen=True)
+class Want:
+    """A tensor that an architecture expects: GGUF name, numpy shape, whether it may be missing."""
+
+    name: str
+    shape: tuple[int, ...]
+    optional: bool = False
+
+
+class Architecture(ABC):
+    """One `general.architecture`."""
+
+    name: ClassVar[str]
+
+    def __init__(self, file: GgufFile, n_vocab: int) -> None:
+        self.hp: Hparams = read_hparams(file, self.name, n_vocab)
+        self.read(file)
+
+    @abstractmethod
+    def read(self, file: GgufFile) -> None:
+        """Read and check the keys that only this architecture has."""
+
+    @abstractmethod
+    def wants(self) -> Iterator[Want]:
+        """All tensors that a file of this architecture may have."""
+
+    @abstractmethod
+    def trunk(self, s: StepGraph, x: Value) -> Value:
+        """All layers: embedded tokens [N, n_embd] to the residual stream before the final norm."""
+
+    def embed(self, s: StepGraph) -> Value:
+        """Token embeddings [N, n_embd]."""
+        return s.g.get_rows(s.w("token_embd.weight"), s.inputs.tokens, name="embed")
+
+    def head(self, s: StepGraph, h: Value) -> Value:
+        """Logits [M, n_vocab] of rows after the final norm."""
+        tied = not s.has("output.weight")
+        weight = s.w("token_embd.weight" if tied else "output.weight")
+        return s.g.mul_mat(h, weight, name="output")
+
+    def build(self, shape: StepShape, capacity: Capacity, weights: dict[str, TensorSpec]) -> Graph:
+        """The graph of one step; outputs "logits" [M, n_vocab] and, if asked, "hidden" [M, E]."""
+        s = StepGraph(f"{self.name} n={shape.n_tokens} b={shape.n_seqs}", shape, capacity, weights)
+        x = self.trunk(s, self.embed(s))
+        if s.inputs.out_rows is not None:
+            x = s.g.get_rows(x, s.inputs.out_rows, name="out_rows")
+        h = s.g.rms_norm(x, s.w("output_norm.weight"), eps=self.hp.eps, name="output_norm")
+        if shape.hidden:
+            s.g.output("hidden", h)
+        s.g.output("logits", self.head(s, h))
+        return s.g
+
+    def common_wants(self) -> Iterator[Want]:
+        """Embedding, final norm, head."""
+        hp = self.hp
+        yield Want("token_embd.weight", (hp.n_vocab, hp.n_embd))
+        yield Want("output_norm.weight", (hp.n_embd,))
+        yield Want("output.weight", (hp.n_vocab, hp.n_embd), optional=True)
+
+
+ARCHITECTURES: dict[str, type[Architecture]] = {}
+A = TypeVar("A", bound=type[Architecture])
+
+
+def register_architecture(cls: A) -> A:
+    """Class decorator: add an architecture under its name. Raises GraphError when taken."""
+    if cls.name in ARCHITECTURES:
+        raise GraphError(f"architecture {cls.name!r} is defined twice")
+    ARCHITECTURES[cls.name] = cls
+    return cls
+
+
+def find_architecture(file: GgufFile) -> type[Architecture]:
+    """The class for a file's general.architecture. Raises ModelError listing the known ones."""
+    from . import arch
+
+    for info in sorted(pkgutil.iter_modules(arch.__path__), key=lambda m: m.name):
+        importlib.import_module(f"{arch.__name__}.{info.name}")
+    name = file.get_str("general.architecture")
+    if name not in ARCHITECTURES:
+        known = ", ".join(sorted(ARCHITECTURES))
+        raise ModelError(f"{file.path}: architecture {name!r} is not supported; known: {known}")
+    return ARCHITECTURES[name]
+
+
+def check_tensors(arch: Architecture, file: GgufFile) -> None:
+    """Raise one ModelError that lists every missing, unexpected and misshapen tensor."""
+    wants = {w.name: w for w in arch.wants()}
+    have = file.tensors
+    missing = [w.name for w in wants.values() if not w.optional and w.name not in have]
+    unknown = [name for name in have if name not in wants]
+    wrong = [
+        f"{name} has shape {have[name].shape}, expected {w.shape}"
+        for name, w in wants.items()
+        if name in have and have[name].shape != w.shape
+    ]
+    problems = [
+        f"{label}: {', '.join(names)}"
+        for label, names in (("missing", missing), ("unexpected", unknown), ("misshapen", wrong))
+        if names
+    ]
+    if problems:
+        raise ModelError(
+            f"{file.path}: tensors do not match architecture {arch.name!r}: {'; '.join(problems)}"
+        )

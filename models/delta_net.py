@@ -1,0 +1,108 @@
+"""The gated-delta-net layer of Qwen3.5 and Qwen3-Next.
+
+Source: Yang, Kautz & Hatamizadeh 2024, "Gated Delta Networks"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..graph import Value
+from ..graph.errors import ModelError
+from .architecture import Want
+from .gguf import GgufFile
+from .step import StepGraph
+
+
+@dataclass(frozen=True)
+class DeltaNetShape:
+    """k_heads and v_heads of size `dim`; convolution width; how value heads share key heads."""
+
+    k_heads: int
+    v_heads: int
+    dim: int
+    width: int
+    eps: float
+    heads: str
+
+    @property
+    def key_dim(self) -> int:
+        """Elements of all key heads."""
+        return self.k_heads * self.dim
+
+    @property
+    def value_dim(self) -> int:
+        """Elements of all value heads."""
+        return self.v_heads * self.dim
+
+    @property
+    def channels(self) -> int:
+        """Convolution channels: queries, keys, values."""
+        return 2 * self.key_dim + self.value_dim
+
+
+def read_delta_net(file: GgufFile, arch: str, eps: float, heads: str) -> DeltaNetShape:
+    """The ssm.* keys. Raises ModelError when they contradict each other."""
+    dim = file.get_u32(f"{arch}.ssm.state_size")
+    k_heads = file.get_u32(f"{arch}.ssm.group_count")
+    v_heads = file.get_u32(f"{arch}.ssm.time_step_rank")
+    width = file.get_u32(f"{arch}.ssm.conv_kernel")
+    inner = file.get_u32(f"{arch}.ssm.inner_size")
+    for key, value in (("state_size", dim), ("group_count", k_heads), ("time_step_rank", v_heads)):
+        if not 1 <= value <= 4096:
+            raise ModelError(f"{file.path}: {arch}.ssm.{key} should be 1 to 4096, got {value}")
+    if not 2 <= width <= 64:
+        raise ModelError(f"{file.path}: {arch}.ssm.conv_kernel should be 2 to 64, got {width}")
+    if inner != dim * v_heads or v_heads % k_heads:
+        raise ModelError(
+            f"{file.path}: {arch}.ssm.inner_size should be state_size * time_step_rank = "
+            f"{dim * v_heads} with time_step_rank a multiple of group_count {k_heads}, got {inner}"
+        )
+    return DeltaNetShape(k_heads, v_heads, dim, width, eps, heads)
+
+
+def delta_net_wants(layer: int, n_embd: int, d: DeltaNetShape) -> Iterator[Want]:
+    """The tensors of `delta_net`, its norm aside."""
+    b = f"blk.{layer}."
+    yield Want(b + "attn_qkv.weight", (d.channels, n_embd))
+    yield Want(b + "attn_gate.weight", (d.value_dim, n_embd))
+    yield Want(b + "ssm_conv1d.weight", (d.channels, d.width))
+    yield Want(b + "ssm_alpha.weight", (d.v_heads, n_embd))
+    yield Want(b + "ssm_beta.weight", (d.v_heads, n_embd))
+    yield Want(b + "ssm_dt.bias", (d.v_heads,))
+    yield Want(b + "ssm_a", (d.v_heads,))
+    yield Want(b + "ssm_norm.weight", (d.dim,))
+    yield Want(b + "ssm_out.weight", (n_embd, d.value_dim))
+
+
+def delta_net(s: StepGraph, layer: int, h: Value, d: DeltaNetShape) -> Value:
+    """One layer over its recurrent memory. h: [N, n_embd], normalised; returns the same shape."""
+    g, b, n = s.g, f"blk.{layer}.", s.shape.n_tokens
+    tail, state = s.recurrent(layer, (d.width - 1) * d.channels, d.value_dim * d.dim)
+    u = g.mul_mat(h, s.w(b + "attn_qkv.weight"), name="attn_qkv")
+    z = g.mul_mat(h, s.w(b + "attn_gate.weight"), name="attn_gate")
+    beta = g.sigmoid(g.mul_mat(h, s.w(b + "ssm_beta.weight"), name="ssm_beta"), name="beta")
+    dt = g.add(g.mul_mat(h, s.w(b + "ssm_alpha.weight"), name="ssm_alpha"), s.w(b + "ssm_dt.bias"))
+    # ssm_a holds -exp(A_log) already, so that decay is at most 0.
+    decay = g.mul(g.softplus(dt, name="dt"), s.w(b + "ssm_a"), name="decay")
+    where = (s.inputs.seq_offsets, s.inputs.state_rows)
+    c, _ = g.ssm_conv(u, s.w(b + "ssm_conv1d.weight"), *where, tail, name="ssm_conv")
+    c = g.silu(c, name="conv_act")
+    q = _heads(s, c, 0, d.k_heads, d.dim)
+    k = _heads(s, c, d.key_dim, d.k_heads, d.dim)
+    v = _heads(s, c, 2 * d.key_dim, d.v_heads, d.dim)
+    q = g.l2_norm(q, eps=d.eps, form="add", name="q_norm")
+    k = g.l2_norm(k, eps=d.eps, form="add", name="k_norm")
+    o, _ = g.gated_delta_net(
+        q, k, v, decay, beta, *where, state, heads=d.heads, name="gated_delta_net"
+    )
+    o = g.rms_norm(o, s.w(b + "ssm_norm.weight"), eps=d.eps, name="ssm_norm")
+    z = g.reshape(z, shape=(n, d.v_heads, d.dim))
+    o = g.reshape(g.swiglu(z, o, name="gated"), shape=(n, d.value_dim))
+    return g.mul_mat(o, s.w(b + "ssm_out.weight"), name="ssm_out")
+
+
+def _heads(s: StepGraph, x: Value, start: int, heads: int, dim: int) -> Value:
+    """Channels start .. start + heads*dim as [N, heads, dim], without a copy."""
+    part = s.g.view(x, axis=1, start=start, stop=start + heads * dim)
+    return s.g.reshape(part, shape=(s.shape.n_tokens, heads, dim))

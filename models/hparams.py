@@ -1,0 +1,122 @@
+"""Hyperparameters that architectures share, read from GGUF metadata with strict types."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ..graph.errors import ModelError
+from .gguf import GgufFile
+
+MAX_LAYERS = 512
+
+
+@dataclass(frozen=True)
+class RopeScaling:
+    """freq_scale multiplies positions; ext_factor 1 is YaRN, with its original context length."""
+
+    freq_scale: float = 1.0
+    ext_factor: float = 0.0
+    attn_factor: float = 1.0
+    n_ctx_orig: int = 0
+
+
+@dataclass(frozen=True)
+class Hparams:
+    """Sizes in elements; n_layer counts trunk layers only, n_layer_all also MTP blocks."""
+
+    arch: str
+    n_vocab: int
+    n_ctx_train: int
+    n_embd: int
+    n_layer: int
+    n_layer_all: int
+    n_ff: list[int]
+    n_head: list[int]
+    n_head_kv: list[int]
+    head_dim_k: int
+    head_dim_v: int
+    eps: float
+    n_rot: int
+    rope_base: float
+    rope_scaling: RopeScaling
+    attention_scale: float
+
+
+def read_hparams(file: GgufFile, arch: str, n_vocab: int) -> Hparams:
+    """The common keys of architecture `arch`. Raises GgufError or ModelError naming the key."""
+
+    def key(name: str) -> str:
+        return f"{arch}.{name}"
+
+    n_all = file.get_u32(key("block_count"))
+    _in_range(file, key("block_count"), n_all, 1, MAX_LAYERS)
+    n_mtp = file.get_u32(key("nextn_predict_layers"), 0)
+    _in_range(file, key("nextn_predict_layers"), n_mtp, 0, n_all - 1)
+    n_embd = file.get_u32(key("embedding_length"))
+    _in_range(file, key("embedding_length"), n_embd, 1, 1 << 20)
+    n_head = file.get_per_layer(key("attention.head_count"), n_all)
+    for heads in n_head:
+        _in_range(file, key("attention.head_count"), heads, 1, 4096)
+    n_head_kv = (
+        file.get_per_layer(key("attention.head_count_kv"), n_all)
+        if key("attention.head_count_kv") in file.metadata
+        else list(n_head)
+    )
+    for heads, kv in zip(n_head, n_head_kv, strict=True):
+        if kv < 1 or heads % kv:
+            raise ModelError(
+                f"{file.path}: {key('attention.head_count_kv')} should divide head_count {heads}, "
+                f"got {kv}"
+            )
+    dim_k = file.get_u32(key("attention.key_length"), n_embd // n_head[0])
+    dim_v = file.get_u32(key("attention.value_length"), n_embd // n_head[0])
+    n_rot = file.get_u32(key("rope.dimension_count"), dim_k)
+    _in_range(file, key("attention.key_length"), dim_k, 1, 4096)
+    _in_range(file, key("attention.value_length"), dim_v, 1, 4096)
+    _in_range(file, key("rope.dimension_count"), n_rot, 0, dim_k)
+    return Hparams(
+        arch=arch,
+        n_vocab=n_vocab,
+        n_ctx_train=file.get_u32(key("context_length")),
+        n_embd=n_embd,
+        n_layer=n_all - n_mtp,
+        n_layer_all=n_all,
+        n_ff=file.get_per_layer(key("feed_forward_length"), n_all, 0),
+        n_head=n_head,
+        n_head_kv=n_head_kv,
+        head_dim_k=dim_k,
+        head_dim_v=dim_v,
+        eps=file.get_f32(key("attention.layer_norm_rms_epsilon")),
+        n_rot=n_rot,
+        rope_base=file.get_f32(key("rope.freq_base"), 10000.0),
+        rope_scaling=_rope_scaling(file, arch),
+        attention_scale=file.get_f32(key("attention.scale"), 1.0 / math.sqrt(dim_k)),
+    )
+
+
+def _rope_scaling(file: GgufFile, arch: str) -> RopeScaling:
+    prefix = f"{arch}.rope.scaling"
+    kind = file.get_str(f"{prefix}.type", "linear")
+    if kind not in ("none", "linear", "yarn"):
+        raise ModelError(f"{file.path}: {prefix}.type should be none, linear or yarn, got {kind!r}")
+    factor = file.get_f32(f"{prefix}.factor", file.get_f32(f"{arch}.rope.scale_linear", 0.0))
+    if kind == "none" or factor == 0.0:
+        return RopeScaling()
+    if not (math.isfinite(factor) and factor > 0):
+        raise ModelError(f"{file.path}: {prefix}.factor should be positive, got {factor}")
+    if kind == "linear":
+        return RopeScaling(freq_scale=1.0 / factor)
+    return RopeScaling(
+        freq_scale=1.0 / factor,
+        ext_factor=1.0,
+        attn_factor=file.get_f32(f"{prefix}.attn_factor", 1.0),
+        n_ctx_orig=file.get_u32(
+            f"{prefix}.original_context_length", file.get_u32(f"{arch}.context_length")
+        ),
+    )
+
+
+def _in_range(file: GgufFile, key: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise ModelError(f"{file.path}: {key} should be {low} to {high}, got {value}")

@@ -1,0 +1,175 @@
+"""What all tokenizers share: special tokens around and inside texts, and decoding."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+
+from ...graph.errors import RequestError
+from .partition import Partition
+from .special import Specials
+from .stream import PieceReader, StreamDecoder
+from .vocab import TokenType, Vocab, warn
+
+_SILENT = (TokenType.UNKNOWN, TokenType.CONTROL)
+_VERBATIM = (*_SILENT, TokenType.USER_DEFINED)
+_BOUNDARY = (TokenType.CONTROL, TokenType.USER_DEFINED)
+_SHORTENED = ("'s", "'m", "'re", "'ve")
+
+
+class Tokenizer(ABC):
+    """Text to token ids and back, for one vocabulary. Safe to use from several threads.
+
+    n_vocab: number of tokens; ids are 0 to n_vocab - 1.
+    bos_id, eos_id, eot_id, pad_id, unk_id: None where the vocabulary has no such token.
+    add_bos, add_eos: whether `encode` puts those around a text.
+    add_space_prefix: whether a text's first piece carries a space that is not in the text.
+    clean_spaces: whether `decode(..., clean=True)` has an effect.
+    eog_ids: the tokens that end a generation.
+    suppress_ids: the tokens that must never be sampled."""
+
+    def __init__(
+        self, vocab: Vocab, specials: Specials, strips: tuple[frozenset[int], ...]
+    ) -> None:
+        self.source = vocab.source
+        self.n_vocab = len(vocab.tokens)
+        self.bos_id = specials.ids.get("bos")
+        self.eos_id = specials.ids.get("eos")
+        self.eot_id = specials.ids.get("eot")
+        self.pad_id = specials.ids.get("padding")
+        self.unk_id = specials.ids.get("unknown")
+        self.add_bos = specials.add_bos
+        self.add_eos = specials.add_eos
+        self.add_space_prefix = specials.add_space_prefix
+        self.clean_spaces = specials.clean_spaces
+        self.eog_ids = specials.eog_ids
+        self.suppress_ids = specials.suppress_ids
+        self._vocab = vocab
+        self._types = vocab.types
+        self._pieces: list[bytes | None] = [None] * self.n_vocab
+        self._all_special = self._partition(_VERBATIM, strips)
+        self._user_defined = self._partition((TokenType.USER_DEFINED,), strips)
+
+    @abstractmethod
+    def _encode_fragment(self, text: str, first: bool) -> list[int]:
+        """Ids of a text without special tokens; `first`: it starts a text or follows one."""
+
+    @abstractmethod
+    def _decode_normal(self, text: str) -> bytes:
+        """Bytes of an ordinary token, from its text in the vocabulary."""
+
+    def encode(self, text: str, add_special: bool = True, parse_special: bool = False) -> list[int]:
+        """Token ids of `text`.
+
+        add_special: put BOS and EOS around it where add_bos and add_eos say so.
+        parse_special: read control tokens that the text spells out as those tokens. Without it,
+        text from outside can hold no control token; user-defined tokens are found either way.
+        Raises RequestError for text that is not valid Unicode (a lone surrogate)."""
+        _check_text(text)
+        ids: list[int] = []
+        bos = self.bos_id if add_special and self.add_bos else None
+        if bos is not None:
+            ids.append(bos)
+        first = True
+        for part in (self._all_special if parse_special else self._user_defined).split(text):
+            if isinstance(part, int):
+                ids.append(part)
+            else:
+                ids += self._encode_fragment(part, first)
+            first = isinstance(part, int)
+        if add_special and self.add_eos and self.eos_id is not None:
+            ids.append(self.eos_id)
+        if bos is not None and ids[1:2] == [bos]:
+            warn(self.source, "the text starts with the BOS token that encoding puts before it")
+        return ids
+
+    def decode(self, ids: Iterable[int], special: bool = False, clean: bool = False) -> str:
+        """The text of a whole sequence of ids; undoes `encode`.
+
+        special: show control and unknown tokens. clean: remove the spaces before punctuation
+        where the vocabulary asks for it (clean_spaces); the text is then no longer the one that
+        was encoded. Bytes that are not UTF-8 become U+FFFD. Raises RequestError for an id
+        outside the vocabulary."""
+        reader = self._reader(continuation=False, special=special)
+        text = b"".join(map(reader.read, ids)).decode("utf-8", "replace")
+        return _clean(text) if clean and self.clean_spaces else text
+
+    def stream(self, continuation: bool = True, special: bool = False) -> StreamDecoder:
+        """A decoder that takes one id at a time.
+
+        continuation: the tokens follow a text that is already there, as generated ones do, and
+        keep their leading space; otherwise the joined pieces equal `decode` of all ids.
+        special: show control and unknown tokens."""
+        return StreamDecoder(self._reader(continuation, special))
+
+    def token_bytes(self, token: int, special: bool = False) -> bytes:
+        """The bytes of one token, perhaps a part of a character. Control and unknown tokens have
+        none unless `special` is set. Raises RequestError for an id outside the vocabulary."""
+        self._check_id(token)
+        if not special and self._types[token] in _SILENT:
+            return b""
+        piece = self._pieces[token]
+        if piece is None:
+            piece = self._pieces[token] = self._make_piece(token)
+        return piece
+
+    def token_text(self, token: int) -> str:
+        """The token as the vocabulary spells it. Raises RequestError for an id outside it."""
+        self._check_id(token)
+        return self._vocab.tokens[token]
+
+    def token_id(self, text: str) -> int | None:
+        """The id of the token that the vocabulary spells `text`, or None."""
+        return self._vocab.ids.get(text)
+
+    def token_type(self, token: int) -> TokenType:
+        """The type of a token. Raises RequestError for an id outside the vocabulary."""
+        self._check_id(token)
+        return TokenType(self._types[token])
+
+    def _check_id(self, token: int) -> None:
+        if not 0 <= token < self.n_vocab:
+            raise RequestError(
+                f"token id must be 0 to {self.n_vocab - 1}, got {token}; "
+                "does it come from another model?"
+            )
+
+    def _make_piece(self, token: int) -> bytes:
+        if token in self._vocab.bytes_of:
+            return bytes([self._vocab.bytes_of[token]])
+        text = self._vocab.tokens[token]
+        return text.encode() if self._types[token] in _VERBATIM else self._decode_normal(text)
+
+    def _partition(
+        self, kinds: tuple[TokenType, ...], strips: tuple[frozenset[int], ...]
+    ) -> Partition:
+        chosen = [i for i, kind in enumerate(self._types) if kind in kinds]
+        return Partition(((self._vocab.tokens[i], i) for i in chosen), *strips)
+
+    def _reader(self, continuation: bool, special: bool) -> PieceReader:
+        return PieceReader(
+            lambda token: self.token_bytes(token, special),
+            lambda token: self._types[token] in _BOUNDARY,
+            opens=self.add_space_prefix and not continuation,
+        )
+
+
+def _check_text(text: str) -> None:
+    if not isinstance(text, str):
+        raise RequestError(f"text to encode must be a str, got {type(text).__name__}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(
+            f"text to encode must be valid Unicode, got the lone surrogate "
+            f"{text[error.start]!r} at {error.start}; remove or replace it"
+        ) from None
+
+
+def _clean(text: str) -> str:
+    for mark in "?!.,":
+        text = text.replace(f" {mark}", mark)
+    text = text.replace(" ' ", "'")
+    for ending in _SHORTENED:
+        text = text.replace(f" {ending}", ending)
+    return text

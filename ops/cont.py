@@ -1,0 +1,112 @@
+"""Copies: to a contiguous layout, and to another element type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from ..graph.case import Case, f32, fixed, rand
+from ..graph.dtype import dtype
+from ..graph.errors import DTypeError
+from ..graph.op import Cost, Op, register
+from ..graph.spec import TensorSpec
+
+CAST_TYPES = ("f32", "f16", "bf16", "i32")
+_I32 = np.iinfo(np.int32)
+
+
+def round_bf16(x: np.ndarray) -> np.ndarray:
+    """f32 values rounded to bf16, to nearest, ties to even; they stay f32 arrays."""
+    bits = x.view(np.uint32)
+    rounded = bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))
+    return np.where(np.isnan(x), x, (rounded & np.uint32(0xFFFF0000)).view(np.float32))
+
+
+def truncate_i32(x: np.ndarray) -> np.ndarray:
+    """Floats as i32, cut towards zero; held to the range of i32, and 0 for NaN."""
+    whole = np.nan_to_num(np.trunc(x.astype(np.float64)), nan=0.0)
+    return np.clip(whole, _I32.min, _I32.max).astype(np.int32)
+
+
+@register
+class Cont(Op):
+    """y = x, laid out row-major without gaps
+
+    x: [...] of any element type, with any strides; y: a copy."""
+
+    name, inputs, outputs = "cont", ("x",), ("y",)
+    rowwise = True
+
+    def infer(self, x: TensorSpec) -> TensorSpec:
+        if x.dtype.quantized:
+            raise DTypeError(f"{self.name}: 'x' should be an element type, got blocks of {x.dtype}")
+        return x.like()
+
+    def reference(self, x: np.ndarray) -> np.ndarray:
+        return x.copy(order="C")
+
+    def cost(self, x: TensorSpec) -> Cost:
+        return Cost(0, x.nbytes, x.nbytes)
+
+    @staticmethod
+    def cases() -> Iterable[Case]:
+        for shape in ((4, 64), (3, 5, 7), (1, 1), (5,), (0, 64), ()):
+            yield Case(x=f32(*shape))
+        for of in ("f16", "bf16", "i32"):
+            yield Case(x=rand(of, 3, 40, lo=-9, hi=9))
+        yield Case("gap,n=3,d=40", x=f32(3, 40, gap=24))
+        yield Case("gap,n=2x3,d=5", x=f32(2, 3, 5, gap=1))
+        yield Case("special", x=fixed([[np.inf, -np.inf, -0.0, 3e38, 1e-38]]))
+        yield Case("perf,gap", x=f32(512, 1024, gap=1024), tags=("perf",))
+
+
+@register
+class Cast(Op):
+    """y = x in the element type `to`
+
+    x: [...] f32, f16, bf16 or i32; y: the shape of x. Floats round to nearest, ties to even, and
+    become infinite beyond the target's range. i32 from floats: cut towards zero, held to the range
+    of i32, 0 for NaN. i32 to f16 or bf16 goes through f32."""
+
+    name, inputs, outputs = "cast", ("x",), ("y",)
+    rowwise = True
+    to: str
+
+    def infer(self, x: TensorSpec) -> TensorSpec:
+        self.require_attr(self.to in CAST_TYPES, "to", " or ".join(CAST_TYPES))
+        self.require_dtype("x", x, *CAST_TYPES)
+        return x.like(dtype=dtype(self.to))
+
+    def reference(self, x: np.ndarray) -> np.ndarray:
+        if self.to == "i32":
+            return x.copy() if x.dtype == np.int32 else truncate_i32(x)
+        wide = x.astype(np.float32)
+        if self.to == "bf16":
+            return round_bf16(wide)
+        with np.errstate(over="ignore"):
+            return wide.astype(np.float16 if self.to == "f16" else np.float32)
+
+    def cost(self, x: TensorSpec) -> Cost:
+        return Cost(0, x.nbytes, self.infer(x).nbytes)
+
+    @staticmethod
+    def cases() -> Iterable[Case]:
+        for of in CAST_TYPES:
+            for to in CAST_TYPES:
+                yield Case(x=rand(of, 3, 33, lo=-1000, hi=1000), to=to)
+        limits = [[0.0, -0.0, 65504.0, 65519.9, 65520.0, -7e4, 3.4e38, -3.4e38]]
+        small = [[6e-8, 2.9e-8, 1.00390625, 1.01171875, 2049.0, 2051.0, 1e-30, -6.1e-5]]
+        halves = [[0.5, -0.5, 1.5, -1.5, 2147483520.0, 2147483648.0, -2147483648.0, -3e9]]
+        for to in CAST_TYPES:
+            yield Case(f"limits,to={to}", x=fixed(limits), to=to)
+            yield Case(f"small,to={to}", x=fixed(small), to=to)
+            yield Case(f"halves,to={to}", x=fixed(halves), to=to)
+            whole = fixed([[0, -1, 2**24 + 1, 65520, 2**31 - 1, -(2**31)]], "i32")
+            yield Case(f"whole,to={to}", x=whole, to=to)
+        yield Case("special,to=f16", x=fixed([[np.inf, -np.inf]]), to="f16")
+        yield Case("special,to=i32", x=fixed([[np.inf, -np.inf, np.nan]]), to="i32")
+        yield Case("gap,to=f16", x=f32(3, 40, gap=24), to="f16")
+        yield Case(x=f32(0, 64), to="f16")
+        yield Case(x=f32(1), to="bf16")
+        yield Case(x=f32(512, 1024), to="f16", tags=("perf",))

@@ -1,0 +1,78 @@
+"""Matrix product of activations with weight rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from ..graph.case import Case, f32, fixed, rand
+from ..graph.op import Cost, Op, register
+from ..graph.spec import TensorSpec
+from .ragged import require_contiguous, require_dense_rows
+
+WEIGHT_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_0", "q4_k", "q6_k")
+
+
+@register
+class MulMat(Op):
+    """y[..., m] = sum over k of x[..., k] * w[m, k]
+
+    x: [..., K] f32, its rows may have gaps; w: [M, K] f32, f16, bf16, q8_0, q5_0, q4_k or q6_k,
+    contiguous; y: [..., M] f32."""
+
+    name, inputs, outputs = "mul_mat", ("x", "w"), ("y",)
+    constants = ("w",)
+    rowwise = True
+
+    def infer(self, x: TensorSpec, w: TensorSpec) -> TensorSpec:
+        self.require(x.rank >= 1, "x", "at least rank 1", x.shape)
+        self.require_dtype("x", x, "f32")
+        require_dense_rows(self, "x", x)
+        self.require(w.rank == 2, "w", "rank 2, [M, K]", w.shape)
+        self.require_dtype("w", w, *WEIGHT_TYPES)
+        require_contiguous(self, "w", w)
+        k = x.shape[-1]
+        self.require(w.shape[1] == k, "w", f"[M, {k}] for x {x.shape}", w.shape)
+        return x.like((*x.shape[:-1], w.shape[0]))
+
+    def reference(self, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+        rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+        wide = w.astype(np.float64)
+        y = np.zeros((len(rows), len(w)), np.float32)
+        # One product a row: a matrix product may sum in another order for another number of rows.
+        for i, row in enumerate(rows.astype(np.float64)):
+            y[i] = wide @ row
+        return y.reshape(*x.shape[:-1], len(w))
+
+    def cost(self, x: TensorSpec, w: TensorSpec) -> Cost:
+        rows = math.prod(x.shape[:-1])
+        return Cost(2 * rows * w.size, x.nbytes + w.nbytes, 4 * rows * w.shape[0])
+
+    @staticmethod
+    def cases() -> Iterable[Case]:
+        # Pairwise: each weight type meets every N, M and K, and each N meets every M.
+        for i, of in enumerate(WEIGHT_TYPES):
+            ks = (256, 512, 768) if of.endswith("_k") else (32, 64, 256, 512)
+            for j, n in enumerate((1, 2, 3, 4, 5, 8, 17)):
+                m, k = (1, 16, 17, 33, 64, 100)[(i + j) % 6], ks[(2 * i + j + i // 2) % len(ks)]
+                yield Case(x=f32(n, k), w=rand(of, m, k))
+        for n, m, k in ((1, 1, 1), (3, 5, 33), (2, 7, 100)):
+            for of in ("f32", "f16"):
+                yield Case(x=f32(n, k), w=rand(of, m, k))
+        yield Case(x=f32(64), w=rand("q8_0", 17, 64))
+        yield Case(x=f32(2, 3, 256), w=rand("q4_k", 17, 256))
+        yield Case("gap,q8_0", x=f32(3, 64, gap=32), w=rand("q8_0", 33, 64))
+        yield Case("gap,f16", x=f32(3, 64, gap=5), w=rand("f16", 33, 64))
+        yield Case("zero,q8_0", x=fixed(np.zeros((2, 64))), w=rand("q8_0", 17, 64))
+        yield Case("empty,n=0", x=f32(0, 64), w=rand("f16", 17, 64))
+        # Sums far beyond the f16 range.
+        for of in ("f16", "bf16", "q8_0", "q4_k"):
+            x = f32(2, 512, lo=-3e5, hi=3e5)
+            yield Case(f"large,{of}", x=x, w=rand(of, 33, 512, lo=-8, hi=8))
+        for n in (1, 4, 512):
+            for of in WEIGHT_TYPES:
+                yield Case(x=f32(n, 1024), w=rand(of, 3584, 1024), tags=("perf",))
+            yield Case(x=f32(n, 3584), w=rand("q8_0", 1024, 3584), tags=("perf",))
+        yield Case("head,q8_0", x=f32(1, 1024), w=rand("q8_0", 32768, 1024), tags=("perf",))

@@ -1,0 +1,51 @@
+"""Scaling by constants."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from ..graph.case import Case, f32, fixed
+from ..graph.op import Cost, Op, register
+from ..graph.spec import TensorSpec
+
+
+@register
+class Scale(Op):
+    """y = x * factor + bias
+
+    x: [...] f32; y like x."""
+
+    name, inputs, outputs = "scale", ("x",), ("y",)
+    inplace = {"y": "x"}
+    rowwise = True
+    factor: float
+    bias: float = 0.0
+
+    def infer(self, x: TensorSpec) -> TensorSpec:
+        self.require_dtype("x", x, "f32")
+        self.require_attr(math.isfinite(self.factor), "factor", "finite")
+        self.require_attr(math.isfinite(self.bias), "bias", "finite")
+        return x.like()
+
+    def reference(self, x: np.ndarray) -> np.ndarray:
+        with np.errstate(over="ignore"):
+            return np.asarray(x.astype(np.float64) * self.factor + self.bias, np.float32)
+
+    def cost(self, x: TensorSpec) -> Cost:
+        return Cost(2 * x.size, x.nbytes, x.nbytes)
+
+    @staticmethod
+    def cases() -> Iterable[Case]:
+        for shape in ((1, 256), (4, 64), (7, 33), (1, 1), (2, 3, 65), (5,)):
+            yield Case(x=f32(*shape), factor=0.125)
+        yield Case(x=f32(3, 40), factor=-2.5, bias=0.75)
+        yield Case(x=f32(3, 40), factor=0.0, bias=1.0)
+        yield Case("gap,n=3,d=40", x=f32(3, 40, gap=24), factor=3.0)
+        yield Case("edge", x=fixed([[0.0, -0.0, 3e38, -3e38, 1e-30]]), factor=0.5, bias=-1.0)
+        yield Case("overflow", x=fixed([[3e38, -3e38, 1.0]]), factor=2.0)
+        yield Case("empty,n=0,d=64", x=f32(0, 64), factor=2.0)
+        for n in (1, 512):
+            yield Case(x=f32(n, 1024), factor=0.125, tags=("perf",))

@@ -1,0 +1,165 @@
+"""Causal depthwise convolution over ragged sequences, with its tail kept as state."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+import numpy as np
+
+from ..graph.case import Case, f32, fixed, ints
+from ..graph.op import Cost, Op, register
+from ..graph.spec import TensorSpec
+from .ragged import (
+    KeptState,
+    require_batch,
+    require_dense_rows,
+    require_kept,
+    require_plain,
+    sequences,
+)
+
+
+@register
+class SsmConv(Op):
+    """y[i, c] = sum_t w[c, t] * win[t, c], win = the W - 1 inputs before row i, then x[i]
+
+    x: [N, C] f32, rows may have gaps; w: [C, W] f32, tap 0 is the oldest, W of at least 2;
+    seq_offsets: i32 [B + 1]; state_rows: i32 [B]; tail: [R, (W-1)*C] or [R, K, (W-1)*C] f32, each
+    plane the last W - 1 inputs of a sequence as [W-1, C], oldest first; start, head: i32 [B], given
+    exactly when tail has planes (ops/ragged.py says which are read and written). y: [N, C], zero in
+    padding rows. No bias, no activation. A fresh sequence has a tail of zeros.
+    Raises BackendError for offsets, rows or planes out of range and for a shared state row.
+    Source: the short convolution of Mamba, Gu & Dao 2023."""
+
+    name, outputs = "ssm_conv", ("y", "tail_out")
+    inputs = ("x", "w", "seq_offsets", "state_rows", "tail", "start?", "head?")
+    writes = {"tail_out": "tail"}
+    constants = ("w",)
+
+    def infer(
+        self,
+        x: TensorSpec,
+        w: TensorSpec,
+        seq_offsets: TensorSpec,
+        state_rows: TensorSpec,
+        tail: TensorSpec,
+        start: TensorSpec | None,
+        head: TensorSpec | None,
+    ) -> tuple[TensorSpec, TensorSpec]:
+        self.require(x.rank == 2 and x.shape[1] >= 1, "x", "[N, C]", x.shape)
+        self.require_dtype("x", x, "f32")
+        require_dense_rows(self, "x", x)
+        channels = x.shape[1]
+        ok = w.rank == 2 and w.shape[0] == channels and w.shape[1] >= 2
+        self.require(ok, "w", f"[{channels}, W] with W of at least 2", w.shape)
+        require_plain(self, "w", w, w.shape, "f32")
+        batch = require_batch(self, seq_offsets)
+        width = (w.shape[1] - 1) * channels
+        require_kept(self, "tail", tail, width, batch, state_rows, start, head)
+        return x.like(), tail.like()
+
+    def reference(
+        self,
+        x: np.ndarray,
+        w: np.ndarray,
+        seq_offsets: np.ndarray,
+        state_rows: np.ndarray,
+        tail: np.ndarray,
+        start: np.ndarray | None,
+        head: np.ndarray | None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        rows_of = sequences(self, seq_offsets, len(x))
+        kept = KeptState(self, rows_of, tail, state_rows, start, head)
+        taps = w.T.astype(np.float64)
+        y = np.zeros(x.shape, np.float32)
+        for b, rows in enumerate(rows_of):
+            last = kept.read(b).reshape(len(taps) - 1, -1)
+            newest: deque[np.ndarray] = deque(maxlen=kept.count)
+            for i in rows:
+                window = np.vstack([last, x[i]])
+                y[i] = (taps * window).sum(0)
+                last = window[1:]
+                newest.appendleft(last)
+            kept.write(b, newest)
+        return y, kept.state
+
+    def cost(
+        self,
+        x: TensorSpec,
+        w: TensorSpec,
+        seq_offsets: TensorSpec,
+        state_rows: TensorSpec,
+        tail: TensorSpec,
+        start: TensorSpec | None,
+        head: TensorSpec | None,
+    ) -> Cost:
+        """Bytes of the tails of B sequences, and of the planes that N / B tokens each fill."""
+        batch = state_rows.shape[0]
+        plane = 4 * tail.shape[-1] * batch
+        planes = min(tail.shape[1] if tail.rank == 3 else 1, -(-x.shape[0] // batch))
+        read = x.nbytes + w.nbytes + seq_offsets.nbytes + state_rows.nbytes + plane
+        return Cost(2 * x.size * w.shape[1], read, x.nbytes + plane * planes)
+
+    @staticmethod
+    def cases() -> Iterable[Case]:
+        for w in (4, 2):
+            for t in range(1, 6):
+                yield _case(48, w, (t,))
+                yield _case(48, w, (t,), keep=3)
+        for c in (1, 17, 100):
+            yield _case(c, 4, (3,))
+        yield _case(20, 3, (4, 2))
+        yield _case(64, 4, (3, 0, 5, 1), pad=2, slots=6)
+        yield _case(64, 4, (3, 0, 5, 1), pad=2, slots=6, keep=4)
+        yield _case(33, 4, (2, 2), gap=31)
+        yield _case(33, 2, (2, 7), gap=31, keep=4)
+        yield _case(32, 4, (9,), keep=1)
+        yield _case(32, 4, (65,))
+        yield _case(32, 4, (0, 0), pad=3, keep=2)
+        yield _case(32, 4, (0,))
+        for turn in range(4):
+            heads = tuple((start + turn) % 4 for start in range(4))
+            yield _case(19, 4, (3, 1, 4, 6), keep=4, start=(0, 1, 2, 3), head=heads)
+        for t, keep in ((1, 0), (4, 0), (4, 4), (64, 0), (512, 0)):
+            yield _case(6144, 4, (t,), keep=keep, tags=("perf",))
+        yield _case(6144, 4, (4,) * 8, keep=4, tags=("perf",))
+
+
+def _case(
+    c: int,
+    w: int,
+    lengths: tuple[int, ...],
+    *,
+    keep: int = 0,
+    pad: int = 0,
+    gap: int = 0,
+    slots: int = 0,
+    start: tuple[int, ...] | None = None,
+    head: tuple[int, ...] | None = None,
+    tags: tuple[str, ...] = (),
+) -> Case:
+    """lengths: tokens per sequence; keep: K, 0 for a rank-2 tail; slots: R, with rows permuted."""
+    batch, n = len(lengths), sum(lengths) + pad
+    label = f"c={c},w={w},t={'+'.join(map(str, lengths))}"
+    named = {
+        "k": keep,
+        "pad": pad,
+        "gap": gap,
+        "r": slots,
+        "head": head and "".join(map(str, head)),
+    }
+    label += "".join(f",{key}={value}" for key, value in named.items() if value)
+    plane = (w - 1) * c
+    inputs = dict(
+        x=f32(n, c, gap=gap),
+        w=f32(c, w),
+        seq_offsets=fixed(np.cumsum((0, *lengths)), "i32"),
+        state_rows=ints(*((slots or batch) - 1 - b for b in range(batch))),
+        tail=f32(slots or batch, keep, plane) if keep else f32(slots or batch, plane),
+    )
+    if keep:
+        first = start or tuple(b % keep for b in range(batch))
+        newest = head or tuple((s - t) % keep for s, t in zip(first, lengths, strict=True))
+        inputs.update(start=ints(*first), head=ints(*newest))
+    return Case(label, tags=tags, **inputs)

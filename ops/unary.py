@@ -1,0 +1,170 @@
+"""Elementwise functions of one tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..graph.case import Case, f32, fixed
+from ..graph.op import Op, register
+from ..graph.spec import TensorSpec
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    """1 / (1 + exp(-x))."""
+    return 1 / (1 + np.exp(-x))
+
+
+def silu(x: np.ndarray) -> np.ndarray:
+    """x * sigmoid(x)."""
+    return x * sigmoid(x)
+
+
+def gelu_tanh(x: np.ndarray) -> np.ndarray:
+    """The tanh approximation of x times the normal distribution function (Hendrycks 2016)."""
+    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+class Unary(Op):
+    """What the unary ops share: x: [...] f32; y like x. `f` maps f64 to f64 and is the meaning;
+    lo and hi bound the ordinary inputs of its cases, edges are single values."""
+
+    inputs, outputs = ("x",), ("y",)
+    inplace = {"y": "x"}
+    rowwise = True
+    f: ClassVar[Callable[..., Any]]
+    lo: ClassVar[float] = -8.0
+    hi: ClassVar[float] = 8.0
+    edges: ClassVar[tuple[float, ...]] = (
+        *(0.0, -0.0, 1e-30, -1e-30, 1e-6, -1e-6, 1.0, -1.0, 20.0, 20.5, -20.0),
+        *(80.0, -80.0, 90.0, -90.0, 120.0, -120.0, 1e4, -1e4, 1e18, -1e18),
+    )
+
+    def infer(self, x: TensorSpec) -> TensorSpec:
+        self.require_dtype("x", x, "f32")
+        return x.like()
+
+    def reference(self, x: np.ndarray) -> np.ndarray:
+        with np.errstate(over="ignore"):
+            return np.asarray(self.f(x.astype(np.float64)), np.float32)
+
+    @classmethod
+    def cases(cls) -> Iterable[Case]:
+        for shape in ((1, 256), (4, 64), (7, 33), (1, 1), (2, 3, 65), (5,)):
+            yield Case(x=f32(*shape, lo=cls.lo, hi=cls.hi))
+        yield Case("gap,n=3,d=40", x=f32(3, 40, lo=cls.lo, hi=cls.hi, gap=24))
+        yield Case("edge", x=fixed([cls.edges]))
+        yield Case("empty,n=0,d=64", x=f32(0, 64))
+        for n in (1, 512):
+            yield Case(x=f32(n, 1024, lo=cls.lo, hi=cls.hi), tags=("perf",))
+
+
+@register
+class Silu(Unary):
+    """y = x / (1 + exp(-x))
+
+    x: [...] f32; y like x. Source: Elfwing et al. 2017."""
+
+    name = "silu"
+    f = staticmethod(silu)
+
+
+@register
+class Gelu(Unary):
+    """y = x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 * x^3)))
+
+    x: [...] f32; y like x. Source: Hendrycks & Gimpel 2016, tanh approximation."""
+
+    name = "gelu"
+    f = staticmethod(gelu_tanh)
+
+
+@register
+class Sigmoid(Unary):
+    """y = 1 / (1 + exp(-x))
+
+    x: [...] f32; y like x."""
+
+    name = "sigmoid"
+    f = staticmethod(sigmoid)
+
+
+@register
+class Softplus(Unary):
+    """y = x for x > 20, else log(1 + exp(x))
+
+    x: [...] f32; y like x."""
+
+    name = "softplus"
+
+    @staticmethod
+    def f(x: np.ndarray) -> np.ndarray:
+        return np.where(x > 20, x, np.log1p(np.exp(x)))
+
+
+@register
+class Tanh(Unary):
+    """y = tanh(x)
+
+    x: [...] f32; y like x."""
+
+    name = "tanh"
+    f = staticmethod(np.tanh)
+
+
+@register
+class Exp(Unary):
+    """y = exp(x)
+
+    x: [...] f32; y like x, infinite where exp(x) exceeds the f32 range."""
+
+    name = "exp"
+    lo = -20.0
+    f = staticmethod(np.exp)
+
+
+@register
+class Neg(Unary):
+    """y = -x
+
+    x: [...] f32; y like x."""
+
+    name = "neg"
+    f = staticmethod(np.negative)
+
+
+@register
+class Sqr(Unary):
+    """y = x * x
+
+    x: [...] f32; y like x."""
+
+    name = "sqr"
+    f = staticmethod(np.square)
+
+
+@register
+class Sqrt(Unary):
+    """y = sqrt(x)
+
+    x: [...] f32, not negative (the root of a negative number is NaN); y like x."""
+
+    name = "sqrt"
+    lo = 0.0
+    edges = (0.0, 1e-38, 1e-30, 1e-6, 0.25, 1.0, 2.0, 1e18, 3e38)
+    f = staticmethod(np.sqrt)
+
+
+@register
+class Relu(Unary):
+    """y = max(x, 0)
+
+    x: [...] f32; y like x."""
+
+    name = "relu"
+
+    @staticmethod
+    def f(x: np.ndarray) -> np.ndarray:
+        return np.maximum(x, 0.0)

@@ -1,0 +1,92 @@
+"""Scattered row writes into a state: how keys and values enter their pools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from ..graph.case import Case, Rand, f32, ints, rand
+from ..graph.dtype import dtype
+from ..graph.op import Cost, Op, register
+from ..graph.spec import TensorSpec
+from .ragged import data_error, require_contiguous, require_dense_rows, require_plain
+
+
+@register
+class WriteRows(Op):
+    """state_out = state with state_out[idx[i]] = rows[i] for every i with idx[i] >= 0
+
+    state: [R, ...] f32, f16 or bf16; rows: [N, ...] f32, its leading axes may have gaps; idx: i32
+    [N]. A negative index writes nothing; of equal indices the last one wins.
+    Rows are rounded to the state's dtype, to nearest, ties to even; what is too large for f16
+    becomes infinite. A bf16 state reaches the reference decoded to f32 and looks like an f32 one,
+    so there the rounding is the encoding of the result to the dtype that `infer` gives it; rows
+    that are not written are representable and so stay as they are.
+    Raises BackendError when an index is R or more."""
+
+    name, inputs, outputs = "write_rows", ("state", "rows", "idx"), ("state_out",)
+    writes = {"state_out": "state"}
+
+    def infer(self, state: TensorSpec, rows: TensorSpec, idx: TensorSpec) -> TensorSpec:
+        self.require(state.rank >= 2, "state", "at least rank 2", state.shape)
+        self.require_dtype("state", state, "f32", "f16", "bf16")
+        require_contiguous(self, "state", state)
+        self.require(rows.rank >= 2, "rows", "at least rank 2", rows.shape)
+        want = (rows.shape[0], *state.shape[1:])
+        self.require(rows.shape == want, "rows", f"{want}, rows like the state's", rows.shape)
+        self.require_dtype("rows", rows, "f32")
+        require_dense_rows(self, "rows", rows)
+        require_plain(self, "idx", idx, (rows.shape[0],), "i32")
+        return state.like()
+
+    def reference(self, state: np.ndarray, rows: np.ndarray, idx: np.ndarray) -> np.ndarray:
+        for i, to in enumerate(idx):
+            if to >= len(state):
+                raise data_error(self, "idx", f"below {len(state)}", f"{to} at [{i}]")
+        out = state.copy()
+        with np.errstate(over="ignore"):
+            for i, to in enumerate(idx):
+                if to >= 0:
+                    out[to] = rows[i]
+        return out
+
+    def cost(self, state: TensorSpec, rows: TensorSpec, idx: TensorSpec) -> Cost:
+        return Cost(0, rows.nbytes + idx.nbytes, rows.size * state.dtype.nbytes)
+
+    @staticmethod
+    def cases() -> Iterable[Case]:
+        for of in ("f32", "f16", "bf16"):
+            yield _case(of, 8, (64,), 5, 0, 7, 2)
+            yield _case(of, 9, (2, 64), -1, 3, -1, 8, 0, note="some negative")
+            yield _case(of, 4, (48,), 1, 2, 1, 1, note="last of equal wins")
+            yield _case(of, 6, (3, 20), 4, 1, gap=12)
+            yield _case(of, 600, (2, 16), 255, 256, 511, 512, 257, note="page edges")
+            large = Rand((2, 33), dtype("f32"), -1e5, 1e5)
+            yield _case(of, 3, (33,), 2, 0, rows=large, note="large")
+        yield _case("f32", 1, (1,), 0)
+        yield _case("f16", 5, (7,), -1, -1, note="all negative")
+        yield _case("f16", 5, (16,), note="no rows")
+        for n in (1, 4, 512):
+            yield _case("f16", 8192, (2, 256), *range(1000, 1000 + n), tags=("perf",))
+
+
+def _case(
+    of: str,
+    r: int,
+    inner: tuple[int, ...],
+    *idx: int,
+    gap: int = 0,
+    rows: Rand | None = None,
+    note: str = "",
+    tags: tuple[str, ...] = (),
+) -> Case:
+    label = f"{of},r={r},inner={'x'.join(map(str, inner))},n={len(idx)}"
+    label += f",gap={gap}" if gap else ""
+    return Case(
+        f"{label},{note}" if note else label,
+        state=rand(of, r, *inner),
+        rows=rows or f32(len(idx), *inner, gap=gap),
+        idx=ints(*idx),
+        tags=tags,
+    )

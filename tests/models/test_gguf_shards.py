@@ -1,0 +1,116 @@
+"""Models in shards: found by name, checked as a set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from gguf_bytes import Image, info, scalar
+from riverrun.graph.errors import GgufError
+from riverrun.models.gguf import open_gguf
+
+
+def shard(no: int, count: int, names: str, total: int | None = None) -> Image:
+    """Shard `no` with an f32 tensor [8] of value-bytes `no` per letter of names."""
+    keys = [scalar("split.no", "u16", no), scalar("split.count", "u16", count)]
+    if total is not None:
+        keys.append(scalar("split.tensors.count", "i32", total))
+    infos = [info(name, (8,), 0, 32 * i) for i, name in enumerate(names)]
+    return Image(keys, infos, bytes([no]) * 32 * len(names))
+
+
+def write(folder: Path, images: list[Image], prefix: str = "m") -> Path:
+    """Write a set; give the first path back."""
+    count = len(images)
+    for i, image in enumerate(images):
+        image.write(folder / f"{prefix}-{i + 1:05d}-of-{count:05d}.gguf")
+    return folder / f"{prefix}-00001-of-{count:05d}.gguf"
+
+
+def sound_set() -> list[Image]:
+    return [shard(0, 3, "", 3), shard(1, 3, "ba"), shard(2, 3, "c")]
+
+
+def refuse(path: Path, *parts: str) -> None:
+    with pytest.raises(GgufError) as caught:
+        open_gguf(path)
+    for part in parts:
+        assert part in str(caught.value)
+
+
+def test_set_opens_as_one(tmp_path: Path) -> None:
+    path = write(tmp_path, sound_set(), "a-00001-of-00002.gguf x")
+    with open_gguf(path) as f:
+        assert list(f.tensors) == ["b", "a", "c"]
+        assert [int(t.data[0]) for t in f.tensors.values()] == [1, 1, 2]
+        assert [t.shard_path for t in f.tensors.values()] == [f.shard_paths[i] for i in (1, 1, 2)]
+        assert f.path == path and f.get_scalar("split.count", "u16") == 3
+        f.check_tensors()
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_count_below_two_is_one_file(tmp_path: Path, count: int) -> None:
+    assert list(open_gguf(shard(5, count, "a").write(tmp_path / "any.gguf")).tensors) == ["a"]
+
+
+def test_later_shard_is_refused_and_names_the_first(tmp_path: Path) -> None:
+    write(tmp_path, sound_set())
+    refuse(tmp_path / "m-00002-of-00003.gguf", "split.no", "got 1", "open m-00001-of-00003.gguf")
+    lone = shard(1, 3, "a").write(tmp_path / "lone.gguf")
+    refuse(lone, "split.no", "open the first shard")
+
+
+@pytest.mark.parametrize("name", ["m.gguf", "m-00001-of-00002.gguf", "m-00002-of-00003.gguf"])
+def test_first_shard_needs_its_name(tmp_path: Path, name: str) -> None:
+    path = sound_set()[0].write(tmp_path / name)
+    refuse(path, "must be named <prefix>-00001-of-00003.gguf", name)
+
+
+def test_missing_shard(tmp_path: Path) -> None:
+    path = write(tmp_path, sound_set())
+    (tmp_path / "m-00003-of-00003.gguf").unlink()
+    refuse(path, "m-00003-of-00003.gguf", "no such file")
+
+
+def test_damaged_shard_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path, sound_set())
+    last = tmp_path / "m-00003-of-00003.gguf"
+    last.write_bytes(last.read_bytes()[:-1])
+    refuse(path, "m-00003-of-00003.gguf", "'c'", "within the file")
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        ({1: shard(2, 3, "ba")}, ["m-00002-of", "'split.no' must be 1", "got 2"]),
+        ({2: shard(2, 4, "c")}, ["m-00003-of", "'split.count' must be 3", "got 4"]),
+        (
+            {2: Image([], [info("c", (8,), 0, 0)], bytes(32))},
+            ["m-00003-of", "'split.no' is missing"],
+        ),
+        ({2: shard(2, 3, "b")}, ["'b'", "m-00002-of-00003.gguf too"]),
+        ({0: shard(0, 3, "", 4)}, ["'split.tensors.count'", "3, got 4"]),
+        ({0: shard(0, 3, "", None)}, ["'split.tensors.count' is missing"]),
+        ({0: Image([scalar("split.count", "u32", 3)])}, ["'split.count'", "u16, got u32"]),
+        ({0: Image([scalar("split.count", "u16", 3)])}, ["'split.no' is missing"]),
+    ],
+)
+def test_sets_that_do_not_fit(tmp_path: Path, change: dict[int, Image], parts: list[str]) -> None:
+    images = [change.get(i, image) for i, image in enumerate(sound_set())]
+    refuse(write(tmp_path, images), *parts)
+
+
+def test_unknown_type_in_a_later_shard_leaves_metadata_readable(tmp_path: Path) -> None:
+    images = sound_set()
+    images[2].infos = [info("c", (8,), 250, 0)]
+    f = open_gguf(write(tmp_path, images))
+    assert f.get_scalar("split.count", "u16") == 3
+    with pytest.raises(GgufError, match=r"m-00003-of-00003\.gguf: tensor 'c' has type id 250"):
+        _ = f.tensors
+
+
+def test_views_of_all_shards_outlive_close(tmp_path: Path) -> None:
+    f = open_gguf(write(tmp_path, sound_set()))
+    views = [t.data for t in f.tensors.values()]
+    f.close()
+    assert [int(v.sum()) for v in views] == [32, 32, 64]
