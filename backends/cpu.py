@@ -154,11 +154,16 @@ class BoundCpu(BoundPlan):
         self.outputs = {k: self._view(v) for k, v in plan.graph.outputs.items()}
 
     def _view(self, value: Value) -> np.ndarray:
+        """An output where it lies: block types as uint8 rows, bf16 as uint16."""
         place, spec = self.plan.memory.places[value], value.spec
         raw = self._buffers[self.plan.buffers[(place.kind, place.name, PLAIN)]]
+        shape, strides, kind = spec.shape, spec.byte_strides, spec.dtype.storage
         if spec.dtype.quantized:
-            return raw[place.offset : place.offset + spec.nbytes]
-        return np.ndarray(spec.shape, spec.dtype.storage, raw.data, place.offset, spec.byte_strides)
+            shape = (*shape[:-1], spec.dtype.row_bytes(shape[-1]))
+            strides = (*strides[:-1], 1)
+        if spec.size == 0:
+            return np.empty(shape, kind)
+        return np.ndarray(shape, kind, raw.data, place.offset, strides)
 
     def run(self, rows: int | None = None) -> None:
         """Run once in one native call, without the interpreter's lock."""

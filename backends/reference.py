@@ -83,11 +83,10 @@ class BoundReference(BoundPlan):
 
 
 def stored(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    """Values as the storage of their spec: bf16 as uint16, others as themselves."""
+    """Values as storage: plain types as themselves, bf16 as uint16, block types as uint8 rows."""
     if spec.dtype.numpy is not None:
         return np.ascontiguousarray(array, spec.dtype.numpy)
-    raw = np.ascontiguousarray(encode(spec.dtype, array))
-    return raw.view(spec.dtype.storage).reshape(spec.shape)
+    return np.ascontiguousarray(encode(spec.dtype, array)).view(spec.dtype.storage)
 
 
 def _rounded(array: np.ndarray, spec: TensorSpec) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..backends import BoundPlan, Pools
-from ..graph.dtype import dtype
+from ..graph.dtype import DType, dtype
 from ..graph.errors import DTypeError, RequestError, SessionBusy
 from ..models.step import PAGE, Capacity, StepShape
 from .buckets import MAX_TOKENS, sequence_bucket, token_bucket
@@ -139,7 +139,7 @@ class Session:
         finally:
             self._entered.release()
 
-    def _make_memory(self, states: Sequence[str] | dict[str, object]) -> Memory:
+    def _make_memory(self, states: Iterable[str]) -> Memory:
         recurrent = [n for n in states if n.startswith(("conv_state.", "ssm_state."))]
         if not recurrent:
             return self._kv
@@ -232,7 +232,7 @@ def check_context(n_ctx: int | None, n_ctx_train: int) -> int:
     return n_ctx
 
 
-def _cache_type(argument: str, name: str) -> object:
+def _cache_type(argument: str, name: str) -> DType:
     if name not in CACHE_TYPES:
         raise DTypeError(f"{argument} should be one of {', '.join(CACHE_TYPES)}, got {name!r}")
     return dtype(name)

@@ -83,6 +83,7 @@ class Graph(OpMethods):
         for value in inputs:
             if value is not None:
                 self._own(value)
+        op.require_inputs(inputs)
         label = ".".join([*self._scope, name]) if name else ".".join(self._scope)
         try:
             specs = op.infer(*(v.spec if v is not None else None for v in inputs))

@@ -9,7 +9,7 @@ import dataclasses
 import importlib
 import numbers
 import pkgutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -74,6 +74,16 @@ class Op:
     def attributes(self) -> dict[str, Any]:
         """Attribute values by name, in declaration order."""
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+
+    def require_inputs(self, inputs: Sequence[object | None]) -> None:
+        """Raise GraphError unless there are as many inputs as declared, and none missing."""
+        variadic = bool(self.inputs) and self.inputs[-1].startswith("*")
+        if not variadic and len(inputs) != len(self.inputs):
+            takes = ", ".join(self.inputs) or "nothing"
+            raise GraphError(f"{self.name}: takes {takes}; got {len(inputs)} inputs")
+        for place, value in enumerate(inputs):
+            if value is None and (variadic or not self.inputs[place].endswith("?")):
+                raise GraphError(f"{self.name}: input {place} is missing; it takes {self.inputs}")
 
     def fail(self, arg: str, want: object, got: object, remedy: str = "") -> ShapeError:
         """A ShapeError in the house form; the caller raises it."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 
-from .dtype import DType, f32
-from .errors import ShapeError
+from .dtype import DType, dtype, f32
+from .errors import GraphError, ShapeError
 
 MAX_RANK = 6
 
@@ -88,11 +89,13 @@ class TensorSpec:
         return text if self.strides is None else f"{text}@{','.join(map(str, self.strides))}"
 
 
-def parse_spec(text: str) -> TensorSpec:
-    """The inverse of str(spec)."""
-    from .dtype import dtype
+_SPEC = re.compile(r"(\w+)\[((?:\d+(?:,\d+)*)?)\](?:@(\d+(?:,\d+)*))?")
 
-    head, _, strides = text.partition("@")
-    name, _, dims = head.rstrip("]").partition("[")
-    numbers = lambda s: tuple(int(n) for n in s.split(",")) if s else ()  # noqa: E731
-    return TensorSpec(numbers(dims), dtype(name), numbers(strides) if strides else None)
+
+def parse_spec(text: str) -> TensorSpec:
+    """The inverse of str(spec). Raises GraphError for text that is no spec."""
+    found = _SPEC.fullmatch(text)
+    if found is None:
+        raise GraphError(f"{text!r} is not a spec like f32[4,256]")
+    shape, strides = (tuple(int(n) for n in (g or "").split(",") if n) for g in found.groups()[1:])
+    return TensorSpec(shape, dtype(found[1]), strides or None)

@@ -62,6 +62,9 @@ def parse(text: str) -> Graph:
 
 
 def _parse_line(graph: Graph, line: str) -> None:
+    numbered = re.match(r"%(\d+) = ", line)
+    if numbered and int(numbered[1]) != len(graph.nodes):
+        raise GraphError(f"the next node should be %{len(graph.nodes)}")
     if leaf := _LEAF.match(line):
         cls = LEAVES.get(leaf[2])
         if cls is None:
@@ -87,7 +90,10 @@ def _ref(value: Value) -> str:
 
 
 def _value(graph: Graph, text: str) -> Value:
-    number, _, index = text.lstrip("%").partition(".")
-    if int(number) >= len(graph.nodes):
+    found = re.fullmatch(r"%(\d+)(?:\.(\d+))?", text)
+    if found is None:
+        raise GraphError(f"{text!r} is not a value like %3 or %3.1")
+    node, index = int(found[1]), int(found[2] or 0)
+    if node >= len(graph.nodes) or index >= len(graph.nodes[node].specs):
         raise GraphError(f"{text} is not defined above")
-    return graph.nodes[int(number)].value(int(index or 0))
+    return graph.nodes[node].value(index)

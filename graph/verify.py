@@ -14,7 +14,8 @@ def verify(graph: Graph) -> None:
     """Raise GraphError for the first thing wrong with a graph: order, specs, names, state."""
     _check_nodes(graph)
     for name, value in graph.outputs.items():
-        if graph.nodes[value.node.id] is not value.node:
+        known = value.node.id < len(graph.nodes) and graph.nodes[value.node.id] is value.node
+        if not known or not 0 <= value.index < len(value.node.specs):
             raise GraphError(f"output {name!r} of graph {graph.name!r} is not one of its values")
     _check_states(graph)
 
@@ -35,6 +36,7 @@ def _check_nodes(graph: Graph) -> None:
             if node.name in names:
                 raise GraphError(f"two leaves are called {node.name!r}")
             names.add(node.name)
+        node.op.require_inputs(node.inputs)
         specs = node.op.infer(*node.input_specs())
         if (specs if isinstance(specs, tuple) else (specs,)) != node.specs:
             raise GraphError(

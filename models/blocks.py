@@ -10,7 +10,6 @@ from .architecture import Want
 from .hparams import Hparams, RopeScaling
 from .step import PAGE, StepGraph
 
-
 PLAIN_ROPE = RopeScaling()
 
 

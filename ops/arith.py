@@ -45,8 +45,9 @@ class Arith(Op):
         yield Case(
             "wide,n=2,d=64", a=f32(2, 64, lo=-1e18, hi=1e18), b=f32(2, 64, lo=-1e18, hi=1e18)
         )
-        edge = [[0.0, -0.0, 3e38, -3e38, 1.0, 1e-30]]
-        yield Case("edge", a=fixed(edge), b=fixed([[-0.0, -0.0, 2e38, 1e38, -1.0, 1e30]]))
+        yield Case("zero", a=fixed([[0.0, -0.0, 0.0]]), b=fixed([[-0.0, -0.0, 0.0]]))
+        yield Case("tiny", a=fixed([[1e-30, -1e-30]]), b=fixed([[-2e-30, 3e-30]]))
+        yield Case("overflow", a=fixed([[3e38, -3e38, 1e30]]), b=fixed([[2e38, 1e38, 1e30]]))
         yield Case(a=f32(0, 64), b=f32(0, 64))
         yield Case(a=f32(0, 64), b=f32(64))
         for n in (1, 512):

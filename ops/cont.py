@@ -95,13 +95,17 @@ class Cast(Op):
         for of in CAST_TYPES:
             for to in CAST_TYPES:
                 yield Case(x=rand(of, 3, 33, lo=-1000, hi=1000), to=to)
-        limits = [[0.0, -0.0, 65504.0, 65519.9, 65520.0, -7e4, 3.4e38, -3.4e38]]
-        small = [[6e-8, 2.9e-8, 1.00390625, 1.01171875, 2049.0, 2051.0, 1e-30, -6.1e-5]]
-        halves = [[0.5, -0.5, 1.5, -1.5, 2147483520.0, 2147483648.0, -2147483648.0, -3e9]]
+        floats = {
+            "limits": (0.0, -0.0, 65504.0, 65519.9, 65520.0, -7e4),
+            "huge": (3.4e38, -3.4e38, 1e10),
+            "ties": (1.00390625, 1.01171875, 2049.0, 2051.0),
+            "small": (6e-8, 2.9e-8, -9e-8, 1e-30),
+            "halves": (0.5, -0.5, 1.5, -1.5, 2.5),
+            "i32 limits": (2147483520.0, 2147483648.0, -2147483648.0, -3e9),
+        }
         for to in CAST_TYPES:
-            yield Case(f"limits,to={to}", x=fixed(limits), to=to)
-            yield Case(f"small,to={to}", x=fixed(small), to=to)
-            yield Case(f"halves,to={to}", x=fixed(halves), to=to)
+            for label, edge in floats.items():
+                yield Case(f"{label},to={to}", x=fixed([edge]), to=to)
             whole = fixed([[0, -1, 2**24 + 1, 65520, 2**31 - 1, -(2**31)]], "i32")
             yield Case(f"whole,to={to}", x=whole, to=to)
         yield Case("special,to=f16", x=fixed([[np.inf, -np.inf]]), to="f16")

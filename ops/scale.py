@@ -44,7 +44,9 @@ class Scale(Op):
         yield Case(x=f32(3, 40), factor=-2.5, bias=0.75)
         yield Case(x=f32(3, 40), factor=0.0, bias=1.0)
         yield Case("gap,n=3,d=40", x=f32(3, 40, gap=24), factor=3.0)
-        yield Case("edge", x=fixed([[0.0, -0.0, 3e38, -3e38, 1e-30]]), factor=0.5, bias=-1.0)
+        yield Case("zero", x=fixed([[0.0, -0.0]]), factor=0.5)
+        yield Case("tiny", x=fixed([[1e-30, -3e-30]]), factor=0.5)
+        yield Case("large", x=fixed([[3e38, -3e38]]), factor=0.5, bias=-1.0)
         yield Case("overflow", x=fixed([[3e38, -3e38, 1.0]]), factor=2.0)
         yield Case("empty,n=0,d=64", x=f32(0, 64), factor=2.0)
         for n in (1, 512):

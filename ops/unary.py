@@ -29,7 +29,8 @@ def gelu_tanh(x: np.ndarray) -> np.ndarray:
 
 class Unary(Op):
     """What the unary ops share: x: [...] f32; y like x. `f` maps f64 to f64 and is the meaning;
-    lo and hi bound the ordinary inputs of its cases, edges are single values."""
+    lo and hi bound the ordinary inputs of its cases. Each group of edges is a case of its own,
+    since errors are judged against the size of a whole result."""
 
     inputs, outputs = ("x",), ("y",)
     inplace = {"y": "x"}
@@ -37,10 +38,15 @@ class Unary(Op):
     f: ClassVar[Callable[..., Any]]
     lo: ClassVar[float] = -8.0
     hi: ClassVar[float] = 8.0
-    edges: ClassVar[tuple[float, ...]] = (
-        *(0.0, -0.0, 1e-30, -1e-30, 1e-6, -1e-6, 1.0, -1.0, 20.0, 20.5, -20.0),
-        *(80.0, -80.0, 90.0, -90.0, 120.0, -120.0, 1e4, -1e4, 1e18, -1e18),
-    )
+    edges: ClassVar[dict[str, tuple[float, ...]]] = {
+        "zero": (0.0, -0.0),
+        "tiny": (1e-30, -1e-30, 1e-20),
+        "small": (1e-6, -1e-6, 1e-3),
+        "above": (20.0, 20.5, 21.0, 80.0, 90.0, 120.0),
+        "below": (-16.0, -20.0, -20.5, -80.0, -90.0, -120.0),
+        "far": (1e4, -1e4, 3e4, -3e4),
+        "huge": (1e18, -1e18),
+    }
 
     def infer(self, x: TensorSpec) -> TensorSpec:
         self.require_dtype("x", x, "f32")
@@ -55,7 +61,8 @@ class Unary(Op):
         for shape in ((1, 256), (4, 64), (7, 33), (1, 1), (2, 3, 65), (5,)):
             yield Case(x=f32(*shape, lo=cls.lo, hi=cls.hi))
         yield Case("gap,n=3,d=40", x=f32(3, 40, lo=cls.lo, hi=cls.hi, gap=24))
-        yield Case("edge", x=fixed([cls.edges]))
+        for label, edges in cls.edges.items():
+            yield Case(label, x=fixed([edges]))
         yield Case("empty,n=0,d=64", x=f32(0, 64))
         for n in (1, 512):
             yield Case(x=f32(n, 1024, lo=cls.lo, hi=cls.hi), tags=("perf",))
@@ -153,7 +160,12 @@ class Sqrt(Unary):
 
     name = "sqrt"
     lo = 0.0
-    edges = (0.0, 1e-38, 1e-30, 1e-6, 0.25, 1.0, 2.0, 1e18, 3e38)
+    edges = {
+        "zero": (0.0, -0.0),
+        "tiny": (2e-38, 1e-30),
+        "whole": (0.25, 4.0),
+        "huge": (1e18, 3e38),
+    }
     f = staticmethod(np.sqrt)
 
 

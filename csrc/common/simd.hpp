@@ -91,38 +91,62 @@ typedef int32_t i16x32 __attribute__((vector_size(64)));  // 16 lanes of 32 bits
 // e^x by range reduction x = k ln2 + r and a polynomial on |r| <= ln2/2; relative error < 1.5e-7.
 // Below -87.3 the result is a rounded subnormal number, then 0; above 88.7 it is infinity; NaN
 // stays NaN. Lanes out of range compute e^0, since work on subnormal numbers is slow.
-[[maybe_unused]] inline v16 exp16(v16 x) {
-  const v16 low = splat(-103.97208f), high = splat(88.72283f);
-  const v16 t = (x >= low) & (x <= high) ? x : splat(0.0f);
-  const v16 rounder = splat(12582912.0f);  // 1.5 * 2^23 rounds to an integer when added
-  const v16 kf = (t * splat(1.44269504088896341f) + rounder) - rounder;
-  v16 r = fma16(kf, splat(-0.693359375f), t);
-  r = fma16(kf, splat(2.12194440e-4f), r);
-  v16 p = splat(1.0f / 5040);
-  p = fma16(p, r, splat(1.0f / 720));
-  p = fma16(p, r, splat(1.0f / 120));
-  p = fma16(p, r, splat(1.0f / 24));
-  p = fma16(p, r, splat(1.0f / 6));
-  p = fma16(p, r, splat(0.5f));
-  p = fma16(p, r, splat(1.0f));
-  p = fma16(p, r, splat(1.0f));
+// V and I are floats and 32-bit ints of any number of lanes, fma(a, b, c) is their a*b + c.
+template <typename V, typename I, typename Fma>
+inline V exp_lanes(V x, const Fma& fma) {
+  const float low = -103.97208f, high = 88.72283f;
+  const V t = (x >= low) & (x <= high) ? x : V{};
+  const float rounder = 12582912.0f;  // 1.5 * 2^23 rounds to an integer when added
+  const V kf = (t * 1.44269504088896341f + rounder) - rounder;
+  V r = fma(kf, V{} - 0.693359375f, t);
+  r = fma(kf, V{} + 2.12194440e-4f, r);
+  V p = V{} + 1.0f / 5040;
+  p = fma(p, r, V{} + 1.0f / 720);
+  p = fma(p, r, V{} + 1.0f / 120);
+  p = fma(p, r, V{} + 1.0f / 24);
+  p = fma(p, r, V{} + 1.0f / 6);
+  p = fma(p, r, V{} + 0.5f);
+  p = fma(p, r, V{} + 1.0f);
+  p = fma(p, r, V{} + 1.0f);
   // 2^k in two factors, because k = 128 alone is not a float.
-  const i16x32 k = __builtin_convertvector(kf, i16x32);
-  const i16x32 half = k >> 1;
-  const v16 scale_a = (v16)((half + 127) << 23), scale_b = (v16)((k - half + 127) << 23);
-  v16 y = p * scale_a * scale_b;
-  y = x < low ? splat(0.0f) : y;
-  y = x > high ? splat(INFINITY) : y;
+  const I k = __builtin_convertvector(kf, I);
+  const I half = k >> 1;
+  V y = p * (V)((half + 127) << 23) * (V)((k - half + 127) << 23);
+  y = x < low ? V{} : y;
+  y = x > high ? V{} + INFINITY : y;
   return x == x ? y : x;
 }
 
-[[maybe_unused]] inline v16 abs16(v16 x) { return (v16)((i16x32)x & 0x7fffffff); }
-
-// 1 / (1 + e^-x), with a small relative error for negative x too.
-[[maybe_unused]] inline v16 sigmoid16(v16 x) {
-  const v16 e = exp16(-abs16(x)), r = splat(1.0f) / (splat(1.0f) + e);
-  return x < splat(0.0f) ? e * r : r;
+[[maybe_unused]] inline v16 exp16(v16 x) {
+#if defined(__AVX512F__)
+  return exp_lanes<v16, i16x32>(x, fma16);
+#else
+  // In parts that one instruction takes: wider selections are compiled lane by lane.
+#if defined(__AVX2__)
+  constexpr int lanes = 8;
+#else
+  constexpr int lanes = 4;
+#endif
+  typedef float part __attribute__((vector_size(4 * lanes)));
+  typedef int32_t ints __attribute__((vector_size(4 * lanes)));
+  const auto fma = [](part a, part b, part c) {
+#if defined(__FMA__)
+    return (part)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
+#endif
+  };
+  for (int i = 0; i < 16; i += lanes) {
+    part p;
+    memcpy(&p, reinterpret_cast<const float*>(&x) + i, sizeof p);
+    p = exp_lanes<part, ints>(p, fma);
+    memcpy(reinterpret_cast<float*>(&x) + i, &p, sizeof p);
+  }
+  return x;
+#endif
 }
+
+[[maybe_unused]] inline v16 sigmoid16(v16 x) { return splat(1.0f) / (splat(1.0f) + exp16(-x)); }
 
 // One f16 as f32, in integer arithmetic; exact, subnormals, infinities and NaN included.
 [[maybe_unused]] inline float f16_to_f32(uint16_t h) {
@@ -185,7 +209,8 @@ typedef int32_t i16x32 __attribute__((vector_size(64)));  // 16 lanes of 32 bits
 // Sixteen f16 or bf16 as floats.
 [[maybe_unused]] inline v16 load16_f16(const uint16_t* p) {
 #if defined(__AVX512F__)
-  return (v16)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return (v16)_mm512_maskz_cvtph_ps(0xffff, half);
 #elif defined(__F16C__)
   v16 v;
   for (int i = 0; i < 2; ++i) {
@@ -204,7 +229,7 @@ typedef int32_t i16x32 __attribute__((vector_size(64)));  // 16 lanes of 32 bits
 [[maybe_unused]] inline void store16_f16(uint16_t* p, v16 v) {
 #if defined(__AVX512F__)
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
-                      _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT));
+                      _mm512_maskz_cvtps_ph(0xffff, (__m512)v, _MM_FROUND_TO_NEAREST_INT));
 #elif defined(__F16C__)
   for (int i = 0; i < 2; ++i) {
     __m256 wide;

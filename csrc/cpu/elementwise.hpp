@@ -70,8 +70,7 @@ inline void each_run(const Walk& walk, Range part, const Body& body) {
     char* pointers[tensors];
     for (int t = 0; t < tensors; ++t) {
       pointers[t] = walk.base[t];
-      for (int axis = 0; axis <= last; ++axis)
-        pointers[t] += index[axis] * walk.strides[t][axis];
+      for (int axis = 0; axis <= last; ++axis) pointers[t] += index[axis] * walk.strides[t][axis];
     }
     int64_t n = walk.shape[last] - index[last];
     if (n > part.end - at) n = part.end - at;

@@ -3,12 +3,12 @@
 #include "activation.hpp"
 #include "elementwise.hpp"
 
-#define RR_UNARY(name, expression)                                                       \
-  namespace {                                                                            \
-  void run_##name(const rr_node* node, const rr_exec* exec) {                            \
-    map_unary(node, exec, [](v16 x) { return expression; });                             \
-  }                                                                                      \
-  }                                                                                      \
+#define RR_UNARY(name, expression)                            \
+  namespace {                                                 \
+  void run_##name(const rr_node* node, const rr_exec* exec) { \
+    map_unary(node, exec, [](v16 x) { return expression; });  \
+  }                                                           \
+  }                                                           \
   RR_KERNEL(kernel_##name, RR_ROW_EXACT, #name, all_f32, nullptr, elementwise_tasks, run_##name)
 
 RR_UNARY(silu, silu16(x))

@@ -48,7 +48,7 @@ _NOT_ENDING: dict[str, tuple[tuple[str, ...], ...]] = {
 
 @dataclass(frozen=True)
 class Defaults:
-    """What a kind of tokenizer assumes where the file says nothing."""
+    """What a kind of tokenizer assumes where the file says nothing: ids by role, and switches."""
 
     ids: tuple[tuple[str, int], ...] = ()
     add_bos: bool = False

@@ -216,7 +216,7 @@ def test_cast_to_f16_and_i32_by_hand() -> None:
 def test_cast_to_bf16_is_the_codec_s_rounding() -> None:
     rng = np.random.default_rng(10)
     bits = rng.integers(0, 2**32, 20000, np.uint64).astype(np.uint32)
-    ties = np.arange(0x3F800000, 0x40000000, 0x8000, np.uint32)
+    ties = np.arange(0x3F800000, 0x40000000, 0x8000).astype(np.uint32)
     x = np.concatenate([bits, ties]).view(np.float32)
     x = x[~np.isnan(x)]
     assert call("cast", x, to="bf16").tolist() == host_tensor(x, "bf16").decoded().tolist()

@@ -28,6 +28,12 @@ def rope(x: np.ndarray, positions: Any, factors: Any = None, **attributes: Any) 
     return op.reference(x, where, scaled)
 
 
+def turning(attributes: dict[str, Any]) -> np.ndarray:
+    """The angle of each pair at position 1."""
+    op: Any = make_op("rope", {"base": 10000.0} | attributes)
+    return op.angles(np.array([1], np.int32), None)[0]
+
+
 def rotated(
     x: np.ndarray, angles: list[list[float]], interleaved: bool, magnitude: float = 1.0
 ) -> np.ndarray:
@@ -107,19 +113,9 @@ def test_magnitude_scales_rotated_elements_only() -> None:
 def test_yarn_keeps_fast_pairs_and_scales_slow_ones() -> None:
     # 64 ln(4096 / (32 * 2 pi)) / (2 ln 10000) = 10.47, and 22.51 for one turn: pairs up to 10 keep
     # their frequency, pairs from 23 on are slowed by 4, the 12 between are blended.
-    op = make_op(
-        "rope",
-        dict(
-            style="neox",
-            n_rot=64,
-            base=10000.0,
-            freq_scale=0.25,
-            ext_factor=1.0,
-            n_ctx_orig=4096,
-            attn_factor=1.0,
-        ),
-    )
-    angles = op.angles(np.array([1], np.int32), None)[0]  # type: ignore[attr-defined]
+    attributes: dict[str, Any] = dict(style="neox", n_rot=64, freq_scale=0.25)
+    attributes |= dict(ext_factor=1.0, n_ctx_orig=4096)
+    angles = turning(attributes)
     plain = [10000.0 ** -(i / 32) for i in range(32)]
     np.testing.assert_allclose(angles[:11], plain[:11], rtol=1e-14)
     np.testing.assert_allclose(angles[23:], [f / 4 for f in plain[23:]], rtol=1e-14)
@@ -129,23 +125,19 @@ def test_yarn_keeps_fast_pairs_and_scales_slow_ones() -> None:
             plain[i] * (1 - slowed) + plain[i] / 4 * slowed, rel=1e-14
         )
     x = draw(6, 4, 1, 64)
-    y = op.reference(x, np.array(FAR, np.int32), None)
+    y = rope(x, FAR, **attributes)
     all_angles = [[p * t for t in angles] for p in FAR]
     expected = rotated(x, all_angles, False, 1 + 0.1 * math.log(4))
     np.testing.assert_allclose(y, expected, rtol=2e-7, atol=2e-7)
 
 
 def test_yarn_half_on() -> None:
-    attributes: dict[str, Any] = dict(style="norm", n_rot=64, base=10000.0, n_ctx_orig=4096)
-    at = np.array([1], np.int32)
-    freq = {
-        (ext, scale): make_op("rope", attributes | {"ext_factor": ext, "freq_scale": scale}).angles(
-            at, None
-        )[0]  # type: ignore[attr-defined]
+    attributes: dict[str, Any] = dict(style="norm", n_rot=64, n_ctx_orig=4096)
+    plain, slow, half = (
+        turning(attributes | {"ext_factor": ext, "freq_scale": scale})
         for ext, scale in ((0.0, 1.0), (0.0, 0.25), (0.5, 0.25))
-    }
+    )
     # The fastest pair is half extrapolated, half interpolated; the slowest only interpolated.
-    plain, slow, half = (freq[k] for k in ((0.0, 1.0), (0.0, 0.25), (0.5, 0.25)))
     assert half[0] == pytest.approx((plain[0] + slow[0]) / 2)
     assert half[31] == pytest.approx(slow[31])
 
@@ -159,11 +151,11 @@ def streams(sections: tuple[int, ...], pairs: int) -> list[int]:
 
 def test_streams_by_hand() -> None:
     attributes = dict(style="imrope", n_rot=64, base=1e7)
-    whole = make_op("rope", attributes | {"sections": QWEN})
-    assert whole.streams().tolist() == [0, 1, 2] * 10 + [0, 1]  # type: ignore[attr-defined]
-    few = make_op("rope", attributes | {"sections": (2, 1, 1, 2), "n_rot": 16})
+    whole: Any = make_op("rope", attributes | {"sections": QWEN})
+    assert whole.streams().tolist() == [0, 1, 2] * 10 + [0, 1]
+    few: Any = make_op("rope", attributes | {"sections": (2, 1, 1, 2), "n_rot": 16})
     # Six pairs, t h w t e e, and again from the start.
-    assert few.streams().tolist() == [0, 1, 2, 0, 3, 3, 0, 1]  # type: ignore[attr-defined]
+    assert few.streams().tolist() == [0, 1, 2, 0, 3, 3, 0, 1]
 
 
 @pytest.mark.parametrize("sections", [QWEN, (8, 8, 8, 8), (3, 2, 2, 1), (4, 0, 2, 0)])

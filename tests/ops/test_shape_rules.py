@@ -211,7 +211,7 @@ def test_builder_adds_the_place() -> None:
     with g.scope("blk.0"), pytest.raises(ShapeError, match=place):
         g.mul_mat(x, g.input("w", (2, 7)), name="ffn")
     with pytest.raises(GraphError, match="concat: input 1 is missing"):
-        g.concat(x, None, axis=0)
+        g.concat(x, None, axis=0)  # type: ignore[arg-type]
 
 
 def test_case_needs_its_inputs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,7 +108,9 @@ def strided(draw: st.DrawFn) -> np.ndarray:
     shape = draw(st.lists(st.integers(1, 4), min_size=0, max_size=4))
     wide = [n + draw(st.integers(0, 1)) for n in shape]
     base = np.arange(math.prod(wide), dtype=np.float32).reshape(wide)
-    cut = base[(..., *(slice(0, n) for n in shape))]
+    cut = base.view()
+    for axis, n in enumerate(shape):
+        cut = cut[(slice(None),) * axis + (slice(0, n),)]
     return cut.transpose(draw(st.permutations(range(len(shape)))))
 
 
@@ -116,7 +118,7 @@ def strided(draw: st.DrawFn) -> np.ndarray:
 def reshapes(draw: st.DrawFn) -> tuple[np.ndarray, tuple[int, ...]]:
     """A strided array and another shape with as many elements."""
     x = draw(strided())
-    left, new = x.size, []
+    left, new = x.size, list[int]()
     while left > 1 and len(new) < 5:
         new.append(draw(st.sampled_from([n for n in range(1, left + 1) if left % n == 0])))
         left //= new[-1]

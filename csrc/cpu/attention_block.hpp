@@ -1,0 +1,255 @@
+// The arithmetic of attention: a block of query vectors that share a key head, against one split
+// of keys. Splits lie at absolute multiples of kSplit positions, and what is computed for a query
+// vector depends neither on the others of its block nor on who computes the other splits.
+#pragma once
+
+#include "native_vec.hpp"
+
+namespace {
+
+constexpr int64_t kSplit = 256;
+constexpr int64_t kTile = 16;   // keys that are widened to f32 at a time
+constexpr int64_t kVecs = 16;   // query vectors of a block, unless one row has more
+constexpr int kQueries = kManyRegisters ? 4 : 2;  // times four keys: sums in registers
+constexpr int kChunks = kManyRegisters ? 4 : 2;   // times four queries: sums in registers
+
+// Keys and values of one sequence, at one key head.
+struct Pool {
+  const char *k, *v;
+  uint32_t k_type, v_type;
+  int64_t k_stride, v_stride;  // bytes from one position to the next
+  int64_t k_size, v_size;
+  const int32_t* table;
+  int64_t page;
+};
+
+// Query vectors [count, padded(k_size)]; vector i sees the positions first[i] .. last[i] - 1.
+struct Queries {
+  int64_t count;
+  const float* q;
+  const int64_t *first, *last;
+  float scale;
+};
+
+// Sum of exp(score - top) and of the values so weighted: acc [count, padded(v_size)].
+// Where a vector sees nothing, top is -infinity and the rest zero.
+struct Partial {
+  float *acc, *top, *total;
+};
+
+struct Scratch {
+  float* scores;  // [count, kSplit]
+  float* tile;    // [kTile, padded size of a key or value]
+};
+
+// Rows of the tile that starts at position `tile`, for positions first .. last - 1 of it. Rows
+// outside repeat one of these: they are computed with, but never read past.
+void tile_rows(const Pool& pool, bool values, int64_t tile, int64_t first, int64_t last,
+               float* widened, const float** rows) {
+  const char* base = values ? pool.v : pool.k;
+  const uint32_t dtype = values ? pool.v_type : pool.k_type;
+  const int64_t stride = values ? pool.v_stride : pool.k_stride;
+  const int64_t size = values ? pool.v_size : pool.k_size, room = padded(size);
+  int64_t page = first / pool.page, in_page = first % pool.page;
+  for (int64_t j = first; j < last; ++j) {
+    const char* from = base + (pool.table[page] * pool.page + in_page) * stride;
+    float* to = widened + (j - tile) * room;
+    if (dtype == RR_F32 && size == room) {
+      rows[j - tile] = reinterpret_cast<const float*>(from);
+    } else {
+      widen(to, from, dtype, size);
+      rows[j - tile] = to;
+    }
+    if (++in_page == pool.page) {
+      in_page = 0;
+      ++page;
+    }
+  }
+  for (int64_t j = 0; j < kTile; ++j)
+    if (j < first - tile || j >= last - tile) rows[j] = rows[first - tile];
+}
+
+template <int Q>
+void score_tile(const float* q, int64_t room, const float* const* rows, float scale,
+                float* scores) {
+  for (int64_t j = 0; j < kTile; j += 4) {
+    vec sum[Q][4] = {};
+    for (int64_t d = 0; d < room; d += kLanes) {
+      const vec k[4] = {load_vec(rows[j] + d), load_vec(rows[j + 1] + d),
+                        load_vec(rows[j + 2] + d), load_vec(rows[j + 3] + d)};
+#pragma GCC unroll 4
+      for (int i = 0; i < Q; ++i) {
+        const vec x = load_vec(q + i * room + d);
+#pragma GCC unroll 4
+        for (int c = 0; c < 4; ++c) sum[i][c] = fma_vec(x, k[c], sum[i][c]);
+      }
+    }
+    for (int i = 0; i < Q; ++i) {
+      const v4 four = sums(sum[i][0], sum[i][1], sum[i][2], sum[i][3]) * scale;
+      memcpy(scores + i * kSplit + j, &four, sizeof four);
+    }
+  }
+}
+
+// Scores become exp(score - top). Positions outside first .. last - 1 count as unseen; those of
+// tiles that are not touched are never read.
+void soften(float* scores, int64_t first, int64_t last, float* top, float* total) {
+  const int64_t begin = first / kTile * kTile, end = (last + kTile - 1) / kTile * kTile;
+  for (int64_t j = begin; j < first; ++j) scores[j] = -INFINITY;
+  for (int64_t j = last; j < end; ++j) scores[j] = -INFINITY;
+  v16 most = splat(-INFINITY);
+  for (int64_t j = begin; j < end; j += kTile) most = max16(load16(scores + j), most);
+  *top = largest16(most);
+  v16 sum = {};
+  for (int64_t j = begin; j < end; j += kTile) {
+    const v16 p = exp16(load16(scores + j) - splat(*top));
+    store16(scores + j, p);
+    sum += p;
+  }
+  *total = sum16(sum);
+}
+
+// acc += sum over tile positions begin .. end - 1 of weight times value row, in this order, for Q
+// query vectors and C vectors of the value size.
+template <int Q, int C>
+void add_chunk(const float* const* rows, int64_t begin, int64_t end, const float* weights,
+               float* acc, int64_t room, int64_t at) {
+  vec sum[Q][C];
+  for (int i = 0; i < Q; ++i)
+    for (int c = 0; c < C; ++c) sum[i][c] = load_vec(acc + i * room + at + c * kLanes);
+  for (int64_t j = begin; j < end; ++j) {
+    vec v[C];
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) v[c] = load_vec(rows[j] + at + c * kLanes);
+#pragma GCC unroll 4
+    for (int i = 0; i < Q; ++i) {
+      const vec p = vec_of(weights[i * kSplit + j]);
+#pragma GCC unroll 4
+      for (int c = 0; c < C; ++c) sum[i][c] = fma_vec(p, v[c], sum[i][c]);
+    }
+  }
+  for (int i = 0; i < Q; ++i)
+    for (int c = 0; c < C; ++c) store_vec(acc + i * room + at + c * kLanes, sum[i][c]);
+}
+
+template <int Q>
+void add_values(const float* const* rows, int64_t begin, int64_t end, const float* weights,
+                float* acc, int64_t room) {
+  if (begin >= end) return;
+  int64_t at = 0;
+  for (; at + kChunks * kLanes <= room; at += kChunks * kLanes)
+    add_chunk<Q, kChunks>(rows, begin, end, weights, acc, room, at);
+  for (; at < room; at += kLanes) add_chunk<Q, 1>(rows, begin, end, weights, acc, room, at);
+}
+
+Range overlap(int64_t first, int64_t last, int64_t begin, int64_t end) {
+  first = first > begin ? first : begin;
+  last = last < end ? last : end;
+  return {first, last > first ? last : first};
+}
+
+// What any vector of the block sees of positions begin .. end - 1: its vectors see ranges without
+// gaps between them.
+Range seen_by_any(const Queries& block, int64_t begin, int64_t end) {
+  Range all = {end, begin};
+  for (int64_t i = 0; i < block.count; ++i) {
+    const Range seen = overlap(block.first[i], block.last[i], begin, end);
+    if (seen.begin == seen.end) continue;
+    if (seen.begin < all.begin) all.begin = seen.begin;
+    if (seen.end > all.end) all.end = seen.end;
+  }
+  return all;
+}
+
+// Q vectors from vector i on: what all of them see of a tile together, the rest one by one.
+template <int Q>
+void weigh_tile(const Queries& block, int64_t i, int64_t tile, const float* const* rows,
+                const float* weights, float* acc, int64_t room) {
+  Range seen[Q], common = {0, kTile};
+  for (int r = 0; r < Q; ++r) {
+    seen[r] = overlap(block.first[i + r] - tile, block.last[i + r] - tile, 0, kTile);
+    common = overlap(seen[r].begin, seen[r].end, common.begin, common.end);
+  }
+  const bool together = common.begin < common.end;
+  for (int r = 0; r < Q; ++r)
+    add_values<1>(rows, seen[r].begin, together ? common.begin : seen[r].end,
+                  weights + r * kSplit, acc + r * room, room);
+  if (!together) return;
+  add_values<Q>(rows, common.begin, common.end, weights, acc, room);
+  for (int r = 0; r < Q; ++r)
+    add_values<1>(rows, common.end, seen[r].end, weights + r * kSplit, acc + r * room, room);
+}
+
+void score_all(const Pool& pool, const Queries& block, const float* const* rows, float* scores) {
+  const int64_t room = padded(pool.k_size);
+  int64_t i = 0;
+  for (; i + kQueries <= block.count; i += kQueries)
+    score_tile<kQueries>(block.q + i * room, room, rows, block.scale, scores + i * kSplit);
+  for (; i < block.count; ++i)
+    score_tile<1>(block.q + i * room, room, rows, block.scale, scores + i * kSplit);
+}
+
+void weigh_all(const Pool& pool, const Queries& block, int64_t tile, const float* const* rows,
+               const float* weights, float* acc) {
+  const int64_t room = padded(pool.v_size);
+  int64_t i = 0;
+  for (; i + 4 <= block.count; i += 4)
+    weigh_tile<4>(block, i, tile, rows, weights + i * kSplit, acc + i * room, room);
+  for (; i + 2 <= block.count; i += 2)
+    weigh_tile<2>(block, i, tile, rows, weights + i * kSplit, acc + i * room, room);
+  for (; i < block.count; ++i)
+    weigh_tile<1>(block, i, tile, rows, weights + i * kSplit, acc + i * room, room);
+}
+
+// The block against the split that starts at position `base`.
+void attend(const Pool& pool, const Queries& block, int64_t base, const Partial& out,
+            const Scratch& scratch) {
+  const float* rows[kTile];
+  const Range all = seen_by_any(block, base, base + kSplit);
+  const int64_t begin = all.begin / kTile * kTile;
+  for (int64_t tile = begin; tile < all.end; tile += kTile) {
+    const Range seen = overlap(all.begin, all.end, tile, tile + kTile);
+    tile_rows(pool, false, tile, seen.begin, seen.end, scratch.tile, rows);
+    score_all(pool, block, rows, scratch.scores + tile - base);
+  }
+  for (int64_t i = 0; i < block.count; ++i) {
+    const Range seen = overlap(block.first[i], block.last[i], base, base + kSplit);
+    out.top[i] = -INFINITY;
+    out.total[i] = 0.0f;
+    if (seen.begin < seen.end)
+      soften(scratch.scores + i * kSplit, seen.begin - base, seen.end - base, out.top + i,
+             out.total + i);
+  }
+  const int64_t floats = block.count * padded(pool.v_size);
+  memset(out.acc, 0, static_cast<size_t>(floats) * sizeof(float));
+  for (int64_t tile = begin; tile < all.end; tile += kTile) {
+    const Range seen = overlap(all.begin, all.end, tile, tile + kTile);
+    tile_rows(pool, true, tile, seen.begin, seen.end, scratch.tile, rows);
+    weigh_all(pool, block, tile, rows, scratch.scores + tile - base, out.acc);
+  }
+}
+
+// Takes the next split's part of one vector into the sum over the splits before it.
+void merge(float* acc, float* top, float* total, const float* next_acc, float next_top,
+           float next_total, int64_t room) {
+  if (next_total == 0.0f) return;
+  const float highest = *top > next_top ? *top : next_top;
+  const float keep = *total == 0.0f ? 0.0f : exp16(splat(*top - highest))[0];
+  const float take = exp16(splat(next_top - highest))[0];
+  for (int64_t i = 0; i < room; i += kLanes)
+    store_vec(acc + i, fma_vec(load_vec(next_acc + i), vec_of(take),
+                               load_vec(acc + i) * vec_of(keep)));
+  *total = *total * keep + next_total * take;
+  *top = highest;
+}
+
+// The weighted mean of `size` values; zeros where nothing was seen.
+void finish(const float* acc, float total, float* o, int64_t size) {
+  const int64_t whole = size / kLanes * kLanes;
+  const float divisor = total == 0.0f ? 1.0f : total;
+  for (int64_t i = 0; i < whole; i += kLanes)
+    store_vec(o + i, load_vec(acc + i) / vec_of(divisor));
+  if (whole < size) store_vec(o + whole, load_vec(acc + whole) / vec_of(divisor), size - whole);
+}
+
+}  // namespace

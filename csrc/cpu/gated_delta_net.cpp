@@ -1,0 +1,243 @@
+// gated_delta_net, token by token. A few value rows of one head go through several tokens while
+// they lie in the first-level cache; where the state after a token belongs (a kept plane, or the
+// plane that the newest one gets in the end) is also where the next token reads it.
+
+#include "kernel.hpp"
+#include "native_vec.hpp"
+#include "ragged.hpp"
+
+namespace {
+
+constexpr int kRows = kManyRegisters ? 8 : 4;  // value rows whose sums stay in registers
+constexpr int64_t kChunk = 8;                  // tokens whose prepared operands lie in scratch
+
+int supports(const rr_node* node, char* why, size_t size) {
+  const rr_tensor* in = node->inputs;
+  for (int i = 0; i < 3; ++i)
+    if (in[i].dtype != RR_F32 || in[i].rank != 3 || !dense_tail(in[i], 1))
+      return refuse(why, size, "q, k and v need to be f32 of rank 3 and dense along the last axis");
+  if (in[2].shape[2] != in[1].shape[2]) return refuse(why, size, "keys and values differ in size");
+  for (int i = 3; i < 5; ++i)
+    if (in[i].dtype != RR_F32 || !dense(in[i]))
+      return refuse(why, size, "g and beta need to be dense f32");
+  if (in[5].dtype != RR_I32 || !dense(in[5]))
+    return refuse(why, size, "seq_offsets needs to be dense i32");
+  const char* complaint = kept_complaint(in[7], in[6], in[8], in[9]);
+  return *complaint ? refuse(why, size, complaint) : 1;
+}
+
+struct Task {
+  const rr_tensor *q, *k, *v, *o;
+  const float *g, *beta;
+  Batch batch;
+  Kept kept;
+  int64_t key_heads, heads, size, room;  // room: size in whole vectors
+  float scale;
+  bool tiled, per_key;
+};
+
+Task read_task(const rr_node* node) {
+  const rr_tensor* in = node->inputs;
+  const int64_t size = in[2].shape[2];
+  const double scale = attr_float(node, "scale", 0.0);
+  return {&in[0],
+          &in[1],
+          &in[2],
+          &node->outputs[0],
+          static_cast<const float*>(in[3].data),
+          static_cast<const float*>(in[4].data),
+          read_batch(in[5]),
+          read_kept(in[7], in[6], in[8], in[9]),
+          in[0].shape[1],
+          in[2].shape[1],
+          size,
+          padded(size),
+          static_cast<float>(scale != 0.0 ? scale : 1.0 / sqrt(static_cast<double>(size))),
+          attr_is(node, "heads", "tiled"),
+          in[3].rank == 3};
+}
+
+float* head_ptr(const rr_tensor& t, int64_t row, int64_t head) {
+  return reinterpret_cast<float*>(static_cast<char*>(t.data) + row * t.strides[0] +
+                                  head * t.strides[1]);
+}
+
+// One token's operands over the key dimension, each of `room` floats.
+struct Keys {
+  float *decay, *decayed_k, *k, *q;
+};
+
+Keys keys_at(const Task& task, float* scratch, int64_t t) {
+  float* at = scratch + t * 4 * task.room;
+  return {at, at + task.room, at + 2 * task.room, at + 3 * task.room};
+}
+
+// M k of the decayed state is M (exp(g) k), so that predicting reads the state as it lies.
+void prepare(const Task& task, int64_t row, int64_t head, const Keys& to) {
+  const int64_t of = task.tiled ? head % task.key_heads : head * task.key_heads / task.heads;
+  const int64_t at = row * task.heads + head;
+  widen(to.k, head_ptr(*task.k, row, of), RR_F32, task.size);
+  widen(to.q, head_ptr(*task.q, row, of), RR_F32, task.size);
+  if (task.per_key) {
+    widen(to.decay, task.g + at * task.size, RR_F32, task.size);
+    for (int64_t i = 0; i < task.room; i += 16) {
+      const int64_t n = task.room - i < 16 ? task.room - i : 16;
+      store_part(to.decay + i, exp16(load_part(to.decay + i, n)), n);
+    }
+  } else {
+    const float decay = exp16(splat(task.g[at]))[0];
+    for (int64_t i = 0; i < task.room; ++i) to.decay[i] = decay;
+  }
+  for (int64_t i = 0; i < task.room; i += kLanes)
+    store_vec(to.decayed_k + i, load_vec(to.decay + i) * load_vec(to.k + i));
+}
+
+// The sums of R vectors, R being 1 or a multiple of 4.
+template <int R>
+void sum_rows(const vec (&acc)[R], float (&out)[R]) {
+  if (R == 1) {
+    out[0] = sums(acc[0], vec{}, vec{}, vec{})[0];
+    return;
+  }
+  for (int r = 0; r + 4 <= R; r += 4) {
+    const v4 four = sums(acc[r], acc[r + 1], acc[r + 2], acc[r + 3]);
+    memcpy(out + r, &four, sizeof four);
+  }
+}
+
+// One token for R rows of the state, from `from` to `to`, which may be the same place.
+template <int R>
+void step(const Task& task, const Keys& keys, const float* from, float* to, const float* v,
+          float beta, float* o) {
+  const int64_t size = task.size, whole = size / kLanes * kLanes, rest = size - whole;
+  vec acc[R] = {};
+  for (int64_t i = 0; i < whole; i += kLanes) {
+    const vec k = load_vec(keys.decayed_k + i);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) acc[r] = fma_vec(load_vec(from + r * size + i), k, acc[r]);
+  }
+  if (rest > 0)
+    for (int r = 0; r < R; ++r)
+      acc[r] = fma_vec(load_vec(from + r * size + whole, rest), load_vec(keys.decayed_k + whole),
+                       acc[r]);
+  float d[R], out[R];
+  sum_rows(acc, d);
+  for (int r = 0; r < R; ++r) d[r] = beta * (v[r] - d[r]);
+
+  for (int r = 0; r < R; ++r) acc[r] = vec{};
+  for (int64_t i = 0; i < whole; i += kLanes) {
+    const vec decay = load_vec(keys.decay + i), k = load_vec(keys.k + i), q = load_vec(keys.q + i);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      const vec m = fma_vec(vec_of(d[r]), k, load_vec(from + r * size + i) * decay);
+      store_vec(to + r * size + i, m);
+      acc[r] = fma_vec(m, q, acc[r]);
+    }
+  }
+  if (rest > 0)
+    for (int r = 0; r < R; ++r) {
+      const vec old = load_vec(from + r * size + whole, rest) * load_vec(keys.decay + whole);
+      const vec m = fma_vec(vec_of(d[r]), load_vec(keys.k + whole), old);
+      store_vec(to + r * size + whole, m, rest);
+      acc[r] = fma_vec(m, load_vec(keys.q + whole), acc[r]);
+    }
+  sum_rows(acc, out);
+  for (int r = 0; r < R; ++r) o[r] = out[r] * task.scale;
+}
+
+// Where the state of sequence b lies after its token t, and before it.
+float* state_after(const Task& task, int64_t b, int64_t t) {
+  const int64_t age = task.batch.length(b) - 1 - t;
+  return task.kept.target(b, age < task.kept.planes ? age : 0);
+}
+
+const float* state_before(const Task& task, int64_t b, int64_t t) {
+  return t == 0 ? task.kept.source(b) : state_after(task, b, t - 1);
+}
+
+// Tokens t .. t + n - 1 for R rows of a head, the first being row j.
+template <int R>
+void run_rows(const Task& task, int64_t b, int64_t head, int64_t j, int64_t t, int64_t n,
+              float* scratch) {
+  const int64_t at = (head * task.size + j) * task.size;
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t row = task.batch.first(b) + t + i;
+    step<R>(task, keys_at(task, scratch, i), state_before(task, b, t + i) + at,
+            state_after(task, b, t + i) + at, head_ptr(*task.v, row, head) + j,
+            task.beta[row * task.heads + head], head_ptr(*task.o, row, head) + j);
+  }
+}
+
+// All tokens of sequence b for value rows j .. end - 1 of a head.
+void run_head(const Task& task, int64_t b, int64_t head, int64_t begin, int64_t end,
+              float* scratch) {
+  const int64_t length = task.batch.length(b);
+  for (int64_t t = 0; t < length; t += kChunk) {
+    const int64_t n = length - t < kChunk ? length - t : kChunk;
+    for (int64_t i = 0; i < n; ++i)
+      prepare(task, task.batch.first(b) + t + i, head, keys_at(task, scratch, i));
+    int64_t j = begin;
+    for (; j + kRows <= end; j += kRows) run_rows<kRows>(task, b, head, j, t, n, scratch);
+    for (; j + 4 <= end; j += 4) run_rows<4>(task, b, head, j, t, n, scratch);
+    for (; j < end; ++j) run_rows<1>(task, b, head, j, t, n, scratch);
+  }
+}
+
+// Units are blocks of kRows value rows, in order of sequence, head and row, and cost as much as
+// their sequence has tokens. A thread takes those that start in its part of the whole cost.
+void run_own(const Task& task, const rr_exec* exec, float* scratch) {
+  const int64_t per_head = (task.size + kRows - 1) / kRows, per_token = per_head * task.heads;
+  const Range own = split(exec, task.batch.tokens() * per_token);
+  int64_t cost = 0;
+  for (int64_t b = 0; b < task.batch.count; ++b) {
+    const int64_t length = task.batch.length(b);
+    if (length == 0) continue;
+    const auto unit_at = [&](int64_t at) {
+      const int64_t unit = at <= cost ? 0 : (at - cost + length - 1) / length;
+      return unit < per_token ? unit : per_token;
+    };
+    const int64_t last = unit_at(own.end);
+    for (int64_t unit = unit_at(own.begin); unit < last;) {
+      const int64_t head = unit / per_head, first = unit % per_head;
+      const int64_t count = last - unit < per_head - first ? last - unit : per_head - first;
+      const int64_t end = (first + count) * kRows;
+      run_head(task, b, head, first * kRows, end < task.size ? end : task.size, scratch);
+      unit += count;
+    }
+    cost += length * per_token;
+  }
+}
+
+void clear_padding(const Task& task, const rr_exec* exec) {
+  const int64_t first = task.batch.tokens();
+  const Range rows = split(exec, task.o->shape[0] - first);
+  for (int64_t i = first + rows.begin; i < first + rows.end; ++i)
+    for (int64_t h = 0; h < task.heads; ++h)
+      memset(head_ptr(*task.o, i, h), 0, static_cast<size_t>(task.size) * sizeof(float));
+}
+
+int64_t scratch_floats(const rr_node* node) {
+  return (kChunk * 4 * padded(node->inputs[2].shape[2]) + 15) / 16 * 16;
+}
+
+void run(const rr_node* node, const rr_exec* exec) {
+  const Task task = read_task(node);
+  if (!check_batch(task.batch, task.v->shape[0], exec) || !check_kept(task.kept, task.batch, exec))
+    return;
+  run_own(task, exec, static_cast<float*>(exec->workspace) + exec->thread * scratch_floats(node));
+  clear_padding(task, exec);
+}
+
+size_t workspace(const rr_node* node, int32_t n_threads) {
+  return static_cast<size_t>(n_threads * scratch_floats(node)) * sizeof(float);
+}
+
+int32_t tasks(const rr_node* node) {
+  const rr_tensor& v = node->inputs[2];
+  const int64_t size = v.shape[2], rows = v.shape[1] * size;
+  return static_cast<int32_t>(v.shape[0] * rows * size < 32768 ? 1 : (rows + kRows - 1) / kRows);
+}
+
+}  // namespace
+
+RR_KERNEL(kernel, RR_ROW_EXACT, "gated_delta_net", supports, workspace, tasks, run)

@@ -1,0 +1,64 @@
+// mul_mat with q8_0 weights: 32 values, d f16 and int8 q.
+//
+// A group is a table of d [block][row], then per block [k / 4][row][4] bytes q + 128: unsigned, for
+// the dot instructions. The surplus 128 * sum(x) is taken off where an integer sum starts.
+
+#include "mul_mat_quant.hpp"
+
+namespace {
+
+struct Q8_0 {
+  static constexpr uint32_t kType = RR_Q8_0;
+  static constexpr const char* kRefusal = "w is not packed q8_0";
+  static constexpr int64_t kWeightBlock = 32, kWeightBytes = 34, kUnit = 512;
+  static constexpr int kExtras = 1;
+
+  static int64_t group_bytes(int64_t k) { return scale_table(k / 32) + k / 32 * kUnit; }
+
+  static void extras(float, int32_t low, int32_t high, int32_t* words) {
+    words[0] = -128 * (low + high);
+  }
+
+  static void pack_row(const uint8_t* row, uint8_t* group, int64_t lane, int64_t blocks) {
+    uint8_t* units = group + scale_table(blocks);
+    for (int64_t b = 0; b < blocks; ++b, row += kWeightBytes) {
+      memcpy(group + 32 * b + 2 * lane, row, 2);
+      for (int i = 0; i < 8; ++i) {
+        const int32_t four = load_int(row + 2 + 4 * i) ^ static_cast<int32_t>(0x80808080);
+        memcpy(units + kUnit * b + 64 * i + 4 * lane, &four, 4);
+      }
+    }
+  }
+
+  template <int C>
+  static void tile(const TileJob& job) {
+    const uint8_t* scales = job.group + 32 * job.begin;
+    const uint8_t* units = job.group + scale_table(job.blocks) + kUnit * job.begin;
+    XBlock<C> x = {job.x + job.begin * C * Columns<Q8_0>::kRecord};
+    Floats sums[C];
+#pragma GCC unroll 8
+    for (int c = 0; c < C; ++c) sums[c] = f_splat(0.0f);
+    for (int64_t b = job.begin; b < job.end; ++b) {
+      Bytes w[8];
+#pragma GCC unroll 8
+      for (int i = 0; i < 8; ++i) {
+        w[i] = b_load(units + 64 * i);
+        __builtin_prefetch(units + kAhead + 64 * i);
+      }
+      const Floats d = f_from_f16(scales);
+#pragma GCC unroll 8
+      for (int c = 0; c < C; ++c) {
+        const Ints sum = dot<8, 8>(w, x.q(c), x.word(0, c));
+        sums[c] = f_fma(f_mul(f_from_ints(sum), d), f_splat(x.scale(c)), sums[c]);
+      }
+      units += kUnit;
+      scales += 32;
+      x.at += C * Columns<Q8_0>::kRecord;
+    }
+    finish<C>(sums, job);
+  }
+};
+
+}  // namespace
+
+RR_QUANTISED_PRODUCT(Q8_0)

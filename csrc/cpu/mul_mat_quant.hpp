@@ -1,0 +1,276 @@
+// Products with block-quantised weights in the ROWS16 layout: what all formats share.
+//
+// A weight is cut into groups of 16 rows; a format's own file says how a group's bytes lie. Rows of
+// x are quantised once a call to int8 with one f32 scale per 32 values. A tile is one group times
+// up to kTile columns (rows of x); every element of a tile is an exact integer sum per block, then
+// f32 fused multiply-adds in ascending k, cut at absolute multiples of kChunk. So a row's result
+// does not depend on the other rows, nor on threads.
+#pragma once
+
+#include "int_dot.hpp"
+#include "kernel.hpp"
+
+namespace {
+
+// Columns of a tile: as many as the registers hold.
+#if defined(__AVX512BW__)
+constexpr int kTile = 8;
+#else
+constexpr int kTile = 4;
+#endif
+constexpr int kLanes = 16;
+constexpr int64_t kBlock = 32;            // values of x that share a scale
+constexpr int64_t kChunk = 1024;          // values of k whose weights stay in the first-level cache
+constexpr int64_t kColumns = 256;         // rows of x that are quantised and used at a time
+constexpr int64_t kManyColumns = 32;      // above: chunks outside, groups inside
+constexpr int64_t kSmallWeight = 1 << 16;  // bytes that one thread reads faster than two meet
+#ifndef KAHEAD
+#define KAHEAD 2048
+#endif
+constexpr int64_t kAhead = KAHEAD;
+
+// One tile's work on blocks [begin, end) of k.
+struct TileJob {
+  const uint8_t* group;
+  const uint8_t* x;  // quantised columns, at block 0
+  int64_t blocks;    // of the whole row
+  int64_t begin, end;
+  float* y[kTile];
+  int rows;  // of the group that exist
+};
+
+// Adds a tile's sums to y, or starts y with them.
+template <int C>
+RR_INLINE void finish(const Floats* sums, const TileJob& job) {
+#pragma GCC unroll 8
+  for (int c = 0; c < C; ++c) {
+    Floats sum = sums[c];
+    if (job.begin > 0) sum = f_add(f_load_part(job.y[c], job.rows), sum);
+    f_store_part(job.y[c], sum, job.rows);
+  }
+}
+
+// A quantised column's block inside a tile of C columns: C times 32 int8, C scales, then the
+// format's extra words, C each.
+template <int C>
+struct XBlock {
+  const uint8_t* at;
+  RR_INLINE const int8_t* q(int c) const { return reinterpret_cast<const int8_t*>(at) + 32 * c; }
+  RR_INLINE float scale(int c) const { return load_float(at + 32 * C + 4 * c); }
+  RR_INLINE int32_t word(int e, int c) const { return load_int(at + (36 + 4 * e) * C + 4 * c); }
+  RR_INLINE float number(int e, int c) const { return load_float(at + (36 + 4 * e) * C + 4 * c); }
+};
+
+inline int32_t largest_lane(i16x32 v) {
+  typedef int32_t i8x32 __attribute__((vector_size(32)));
+  typedef int32_t i4x32 __attribute__((vector_size(16)));
+  union {
+    i16x32 whole;
+    i8x32 half[2];
+  } a = {v};
+  union {
+    i8x32 whole;
+    i4x32 half[2];
+  } b = {a.half[0] > a.half[1] ? a.half[0] : a.half[1]};
+  const i4x32 c = b.half[0] > b.half[1] ? b.half[0] : b.half[1];
+  const int32_t x = c[0] > c[2] ? c[0] : c[2], y = c[1] > c[3] ? c[1] : c[3];
+  return x > y ? x : y;
+}
+
+inline int32_t sum_lanes(i16x32 v) {
+  typedef int32_t i8x32 __attribute__((vector_size(32)));
+  typedef int32_t i4x32 __attribute__((vector_size(16)));
+  union {
+    i16x32 whole;
+    i8x32 half[2];
+  } a = {v};
+  union {
+    i8x32 whole;
+    i4x32 half[2];
+  } b = {a.half[0] + a.half[1]};
+  const i4x32 c = b.half[0] + b.half[1];
+  return (c[0] + c[2]) + (c[1] + c[3]);
+}
+
+// 16 values times inverse, rounded to nearest even, as int8 at q; returns their sum.
+inline int32_t quantise_half(const float* x, float inverse, int8_t* q) {
+  typedef int8_t i16x8 __attribute__((vector_size(16)));
+  const v16 rounder = splat(12582912.0f);  // 1.5 * 2^23 rounds to an integer when added
+  const i16x32 whole = (i16x32)(load16(x) * splat(inverse) + rounder) - (i16x32)rounder;
+  const i16x8 bytes = __builtin_convertvector(whole, i16x8);
+  memcpy(q, &bytes, sizeof bytes);
+  return sum_lanes(whole);
+}
+
+// Block b of column c of a tile of `width` columns. A NaN or an infinity in x makes the scale NaN,
+// so that every product of that row is NaN; a block below the f32 range of its inverse is zero.
+template <class W>
+inline void quantise_block(const float* x, uint8_t* at, int64_t width, int64_t c) {
+  const i16x32 magnitude = {} ;
+  const i16x32 clear = magnitude + 0x7fffffff;
+  const i16x32 a = (i16x32)load16(x) & clear, b = (i16x32)load16(x + 16) & clear;
+  const int32_t bits = largest_lane(a > b ? a : b);
+  float peak;
+  memcpy(&peak, &bits, sizeof peak);
+  const bool finite = bits < 0x7f800000, tiny = peak < 1e-36f;
+  const float inverse = finite && !tiny ? 127.0f / peak : 0.0f;
+  const float scale = !finite ? NAN : tiny ? 0.0f : peak * (1.0f / 127.0f);
+  int8_t* q = reinterpret_cast<int8_t*>(at) + 32 * c;
+  int32_t low, high;
+  if (finite) {
+    low = quantise_half(x, inverse, q);
+    high = quantise_half(x + 16, inverse, q + 16);
+  } else {
+    memset(q, 0, 32);
+    low = high = 0;
+  }
+  int32_t words[W::kExtras];
+  W::extras(scale, low, high, words);
+  memcpy(at + 32 * width + 4 * c, &scale, sizeof scale);
+  for (int e = 0; e < W::kExtras; ++e)
+    memcpy(at + (36 + 4 * e) * width + 4 * c, &words[e], sizeof words[e]);
+}
+
+// Columns [first, first + n) of x, quantised into the workspace tile by tile.
+template <class W>
+struct Columns {
+  static constexpr int64_t kRecord = 36 + 4 * W::kExtras;
+  const rr_tensor& x;
+  uint8_t* memory;
+  int64_t first, n, blocks;
+
+  RR_INLINE int width(int64_t c) const {
+    const int64_t left = n - c / kTile * kTile;
+    return static_cast<int>(left < kTile ? left : kTile);
+  }
+  RR_INLINE uint8_t* tile(int64_t c) const { return memory + c / kTile * kTile * blocks * kRecord; }
+
+  void quantise(Range units) const {
+    for (int64_t u = units.begin; u < units.end;) {
+      const int64_t c = u / blocks, end = units.end < (c + 1) * blocks ? units.end : (c + 1) * blocks;
+      const float* row = reinterpret_cast<const float*>(row_ptr(x, first + c)) - c * blocks * kBlock;
+      const int64_t step = width(c) * kRecord;
+      uint8_t* at = tile(c) - c * blocks * step;
+      for (; u < end; ++u)
+        quantise_block<W>(row + u * kBlock, at + u * step, width(c), c % kTile);
+    }
+  }
+};
+
+template <class W, int C = kTile>
+inline void run_tile(int width, const TileJob& job) {
+  if (width == C) return W::template tile<C>(job);
+  if constexpr (C > 1) run_tile<W, C - 1>(width, job);
+}
+
+// One chunk of k of one group, times all quantised columns.
+template <class W>
+inline void run_chunk(const Columns<W>& columns, const rr_node* node, int64_t group, int64_t chunk) {
+  const rr_tensor& y = node->outputs[0];
+  const int64_t row = group * kLanes, rows = y.shape[y.rank - 1] - row;
+  TileJob job;
+  job.group = static_cast<const uint8_t*>(node->inputs[1].data) +
+              group * W::group_bytes(columns.blocks * kBlock);
+  job.blocks = columns.blocks;
+  job.begin = chunk;
+  job.end = chunk + kChunk / kBlock < job.blocks ? chunk + kChunk / kBlock : job.blocks;
+  job.rows = static_cast<int>(rows < kLanes ? rows : kLanes);
+  for (int64_t c = 0; c < columns.n; c += kTile) {
+    const int width = columns.width(c);
+    job.x = columns.tile(c);
+    for (int i = 0; i < width; ++i)
+      job.y[i] = reinterpret_cast<float*>(row_ptr(y, columns.first + c + i)) + row;
+    run_tile<W>(width, job);
+  }
+}
+
+template <class W>
+inline void run_groups(const Columns<W>& columns, const rr_node* node, Range groups) {
+  const int64_t step = kChunk / kBlock;
+  // Few columns: weights are read as one stream. Many: a chunk of x serves all groups.
+  if (columns.n <= kManyColumns) {
+    for (int64_t g = groups.begin; g < groups.end; ++g)
+      for (int64_t at = 0; at < columns.blocks; at += step) run_chunk(columns, node, g, at);
+  } else {
+    for (int64_t at = 0; at < columns.blocks; at += step)
+      for (int64_t g = groups.begin; g < groups.end; ++g) run_chunk(columns, node, g, at);
+  }
+}
+
+template <class W>
+void run_quantised(const rr_node* node, const rr_exec* exec) {
+  const rr_tensor &x = node->inputs[0], &y = node->outputs[0];
+  const int64_t n = real_rows(node, x), k = x.shape[x.rank - 1];
+  const Range groups = split(exec, (y.shape[y.rank - 1] + kLanes - 1) / kLanes);
+  for (int64_t first = 0; first < n; first += kColumns) {
+    const int64_t count = n - first < kColumns ? n - first : kColumns;
+    const Columns<W> columns = {x, static_cast<uint8_t*>(exec->workspace), first, count, k / kBlock};
+    if (first > 0) exec->barrier(exec);
+    columns.quantise(split(exec, count * columns.blocks));
+    exec->barrier(exec);
+    run_groups(columns, node, groups);
+  }
+}
+
+template <class W>
+int supports_quantised(const rr_node* node, char* why, size_t size) {
+  const rr_tensor &x = node->inputs[0], &w = node->inputs[1], &y = node->outputs[0];
+  if (w.dtype != W::kType || w.layout != RR_LAYOUT_ROWS16) return refuse(why, size, W::kRefusal);
+  if (x.dtype != RR_F32 || !dense_tail(x, 1) || !dense_tail(y, 1))
+    return refuse(why, size, "x and y need dense f32 rows");
+  if (w.shape[1] % W::kWeightBlock != 0) return refuse(why, size, "K needs to be whole blocks");
+  return 1;
+}
+
+template <class W>
+size_t workspace_quantised(const rr_node* node, int32_t) {
+  const rr_tensor& x = node->inputs[0];
+  const int64_t n = n_rows(x);
+  return static_cast<size_t>((n < kColumns ? n : kColumns) * (x.shape[x.rank - 1] / kBlock) *
+                             Columns<W>::kRecord);
+}
+
+template <class W>
+int64_t packed_size(int64_t rows, int64_t cols) {
+  return (rows + kLanes - 1) / kLanes * W::group_bytes(cols);
+}
+
+template <class W>
+int32_t tasks_quantised(const rr_node* node) {
+  const rr_tensor& w = node->inputs[1];
+  if (packed_size<W>(w.shape[0], w.shape[1]) < kSmallWeight) return 1;
+  return static_cast<int32_t>((w.shape[0] + kLanes - 1) / kLanes);
+}
+
+template <class W>
+size_t packed_bytes(int64_t rows, int64_t cols) {
+  return static_cast<size_t>(packed_size<W>(rows, cols));
+}
+
+// Rows beyond the last are zero: zero scales make zero products.
+template <class W>
+void pack(const void* plain, void* packed, int64_t rows, int64_t cols) {
+  const int64_t bytes = cols / W::kWeightBlock * W::kWeightBytes;
+  const uint8_t* from = static_cast<const uint8_t*>(plain);
+  uint8_t* to = static_cast<uint8_t*>(packed);
+  memset(to, 0, packed_bytes<W>(rows, cols));
+  for (int64_t r = 0; r < rows; ++r)
+    W::pack_row(from + r * bytes, to + r / kLanes * W::group_bytes(cols), r % kLanes,
+                cols / W::kWeightBlock);
+}
+
+// Bytes of a group's leading table of one f16 per row and block, in whole cache lines.
+RR_INLINE int64_t scale_table(int64_t blocks) { return (blocks * 2 * kLanes + 63) / 64 * 64; }
+
+}  // namespace
+
+#if RR_PRIORITY == 0
+#define RR_QUANTISED_PACKER(W) RR_PACKER(packer, W::kType, RR_LAYOUT_ROWS16, packed_bytes<W>, pack<W>)
+#else
+#define RR_QUANTISED_PACKER(W)
+#endif
+
+#define RR_QUANTISED_PRODUCT(W)                                                               \
+  RR_KERNEL(kernel, RR_ROW_EXACT, "mul_mat", supports_quantised<W>, workspace_quantised<W>,   \
+            tasks_quantised<W>, run_quantised<W>)                                             \
+  RR_QUANTISED_PACKER(W)

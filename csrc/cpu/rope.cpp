@@ -1,0 +1,234 @@
+// rope: angles, their sines and cosines in f64 once a token; then all heads are rotated in f32.
+
+#include "kernel.hpp"
+#include "simd.hpp"
+
+namespace {
+
+constexpr int kMaxPairs = 512;
+constexpr double kPi = 3.14159265358979323846;
+
+typedef double d8 __attribute__((vector_size(64)));
+typedef int64_t l8 __attribute__((vector_size(64)));
+
+// What all tokens share: the frequency of each pair, and which of a token's positions it takes.
+struct Frequencies {
+  int pairs = 0;
+  double magnitude = 1.0;
+  alignas(64) double of_pair[kMaxPairs] = {};
+  uint8_t stream[kMaxPairs] = {};
+};
+
+// One token's table. neox: cosine and sine per pair. norm: both twice, for the elements of a pair,
+// the sine of the first one negated.
+struct Turn {
+  alignas(64) float cosine[2 * kMaxPairs];
+  alignas(64) float sine[2 * kMaxPairs];
+};
+
+int64_t sum_of_sections(const rr_attr* sections) {
+  int64_t sum = 0;
+  for (uint32_t i = 0; i < sections->count; ++i) sum += sections->ints[i];
+  return sum;
+}
+
+int supports(const rr_node* node, char* why, size_t size) {
+  const rr_tensor& x = node->inputs[0];
+  const int64_t n_rot = attr_int(node, "n_rot", 0);
+  if (x.rank != 3 || x.dtype != RR_F32 || !dense_tail(x, 1))
+    return refuse(why, size, "x needs rank 3 and dense f32 rows");
+  if (node->inputs[1].dtype != RR_I32) return refuse(why, size, "positions need to be i32");
+  if (n_rot < 2 || n_rot % 2 != 0 || n_rot > x.shape[2] || n_rot > 2 * kMaxPairs)
+    return refuse(why, size, "n_rot needs to be even, at most the head size and 1024");
+  if (present(node->inputs[2]) && !dense(node->inputs[2]))
+    return refuse(why, size, "factors need to be dense");
+  if (!attr_is(node, "style", "imrope")) {
+    if (attr_is(node, "style", "norm") || attr_is(node, "style", "neox")) return 1;
+    return refuse(why, size, "style needs to be norm, neox or imrope");
+  }
+  const rr_attr* sections = find_attr(node, "sections");
+  if (!sections || sections->count != 4 || sum_of_sections(sections) <= 0)
+    return refuse(why, size, "imrope needs four sections");
+  return 1;
+}
+
+// YaRN: the pair that turns `times` times within the original context.
+double pair_turning(const rr_node* node, double times) {
+  const double context = static_cast<double>(attr_int(node, "n_ctx_orig", 0));
+  const double n_rot = static_cast<double>(attr_int(node, "n_rot", 0));
+  return n_rot * log(context / (times * 2 * kPi)) / (2 * log(attr_float(node, "base", 1e4)));
+}
+
+// YaRN: between pairs that turn often, which keep their frequency, and ones that hardly turn,
+// which are scaled, the frequency goes over from one to the other.
+void blend(const rr_node* node, double freq_scale, double ext_factor, Frequencies& f) {
+  const double last = static_cast<double>(attr_int(node, "n_rot", 0) - 1);
+  const double low = fmax(0, floor(pair_turning(node, attr_float(node, "beta_fast", 32.0))));
+  const double high = fmin(last, ceil(pair_turning(node, attr_float(node, "beta_slow", 1.0))));
+  for (int i = 0; i < f.pairs; ++i) {
+    const double along = (i - low) / fmax(0.001, high - low);
+    const double keep = (1 - fmin(fmax(along, 0), 1)) * ext_factor;
+    f.of_pair[i] *= freq_scale * (1 - keep) + keep;
+  }
+  f.magnitude *= 1 + 0.1 * log(1 / freq_scale);
+}
+
+void choose_streams(const rr_attr* sections, Frequencies& f) {
+  const int64_t sum = sum_of_sections(sections);
+  for (int i = 0; i < f.pairs; ++i) {
+    const int64_t j = i % sum, kind = j % 3;
+    f.stream[i] = static_cast<uint8_t>(j < 3 * sections->ints[kind] ? kind : 3);
+  }
+}
+
+void fill(const rr_node* node, Frequencies& f) {
+  f.pairs = static_cast<int>(attr_int(node, "n_rot", 0) / 2);
+  f.magnitude = attr_float(node, "attn_factor", 1.0);
+  const double ratio = pow(attr_float(node, "base", 1e4), -1.0 / f.pairs);
+  const rr_tensor& factors = node->inputs[2];
+  double freq = 1.0;
+  for (int i = 0; i < f.pairs; ++i, freq *= ratio) {
+    float factor = 1.0f;
+    if (present(factors))
+      memcpy(&factor, static_cast<const char*>(factors.data) + 4 * i, sizeof factor);
+    f.of_pair[i] = freq / factor;
+  }
+  const double freq_scale = attr_float(node, "freq_scale", 1.0);
+  const double ext_factor = attr_float(node, "ext_factor", 0.0);
+  if (ext_factor != 0)
+    blend(node, freq_scale, ext_factor, f);
+  else
+    for (int i = 0; i < f.pairs; ++i) f.of_pair[i] *= freq_scale;
+  if (attr_is(node, "style", "imrope")) choose_streams(find_attr(node, "sections"), f);
+}
+
+// Reduced to |r| <= pi/4 with pi/2 in two parts, of which the first has 33 bits; then Taylor
+// polynomials, error below 1e-11.
+void sine_cosine(d8 t, d8& sine, d8& cosine) {
+  const double rounder = 6755399441055744.0;  // 1.5 * 2^52 rounds to an integer when added
+  const d8 shifted = t * (2 / kPi) + rounder;
+  const d8 n = shifted - rounder;
+  const d8 r = (t - n * 1.57079632673412561417) - n * 6.07710050650619224932e-11;
+  const d8 z = r * r;
+  d8 s = d8{} - 1.0 / 39916800;
+  s = s * z + 1.0 / 362880;
+  s = s * z - 1.0 / 5040;
+  s = s * z + 1.0 / 120;
+  s = s * z - 1.0 / 6;
+  s = s * z * r + r;
+  d8 c = d8{} + 1.0 / 479001600;
+  c = c * z - 1.0 / 3628800;
+  c = c * z + 1.0 / 40320;
+  c = c * z - 1.0 / 720;
+  c = c * z + 1.0 / 24;
+  c = c * z - 0.5;
+  c = c * z + 1.0;
+  const l8 quadrant = (l8)shifted;
+  const l8 odd = (quadrant & 1) != 0;
+  sine = odd ? c : s;
+  cosine = odd ? s : c;
+  sine = (quadrant & 2) != 0 ? -sine : sine;
+  cosine = ((quadrant + 1) & 2) != 0 ? -cosine : cosine;
+}
+
+void turn_of(const Frequencies& f, const double* position, bool twice, Turn& turn) {
+  for (int i = 0; i < f.pairs; i += 8) {
+    d8 angle = {}, sine, cosine;
+    for (int j = 0; j < 8 && i + j < f.pairs; ++j)
+      angle[j] = position[f.stream[i + j]] * f.of_pair[i + j];
+    sine_cosine(angle, sine, cosine);
+    sine *= f.magnitude;
+    cosine *= f.magnitude;
+    for (int j = 0; j < 8; ++j) {
+      const float s = static_cast<float>(sine[j]), c = static_cast<float>(cosine[j]);
+      if (twice) {
+        const int at = 2 * (i + j);
+        turn.cosine[at] = turn.cosine[at + 1] = c;
+        turn.sine[at] = -s;
+        turn.sine[at + 1] = s;
+      } else {
+        turn.cosine[i + j] = c;
+        turn.sine[i + j] = s;
+      }
+    }
+  }
+}
+
+// Pairs (i, i + half).
+void rotate_halves(const float* x, float* y, int half, const Turn& turn) {
+  for (int i = 0; i < half; i += 16) {
+    const int n = half - i < 16 ? half - i : 16;
+    const v16 c = load16(turn.cosine + i), s = load16(turn.sine + i);
+    const v16 a = n == 16 ? load16(x + i) : load_part(x + i, n);
+    const v16 b = n == 16 ? load16(x + half + i) : load_part(x + half + i, n);
+    const v16 low = a * c - b * s, high = a * s + b * c;
+    if (n == 16) {
+      store16(y + i, low);
+      store16(y + half + i, high);
+    } else {
+      store_part(y + i, low, n);
+      store_part(y + half + i, high, n);
+    }
+  }
+}
+
+// Pairs (2i, 2i + 1).
+void rotate_neighbours(const float* x, float* y, int n_rot, const Turn& turn) {
+  for (int i = 0; i < n_rot; i += 16) {
+    const int n = n_rot - i < 16 ? n_rot - i : 16;
+    const v16 v = n == 16 ? load16(x + i) : load_part(x + i, n);
+    const v16 other =
+        __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
+    const v16 turned = v * load16(turn.cosine + i) + other * load16(turn.sine + i);
+    if (n == 16)
+      store16(y + i, turned);
+    else
+      store_part(y + i, turned, n);
+  }
+}
+
+// A token's positions as t, h, w, e; a single one stands for text.
+void read_positions(const rr_tensor& positions, int64_t token, bool streams, double* out) {
+  const char* p = static_cast<const char*>(positions.data) + token * positions.strides[0];
+  for (int i = 0; i < 4; ++i) {
+    int32_t value;
+    memcpy(&value, positions.rank == 2 ? p + i * positions.strides[1] : p, sizeof value);
+    out[i] = streams && positions.rank == 1 && i == 3 ? 0.0 : value;
+  }
+}
+
+void run(const rr_node* node, const rr_exec* exec) {
+  const rr_tensor &x = node->inputs[0], &y = node->outputs[0];
+  const bool neighbours = attr_is(node, "style", "norm");
+  const bool streams = attr_is(node, "style", "imrope");
+  const Range tokens = split(exec, node->rows < x.shape[0] ? node->rows : x.shape[0]);
+  if (tokens.begin >= tokens.end) return;
+  Frequencies frequencies;
+  fill(node, frequencies);
+  Turn turn;
+  const int pairs = frequencies.pairs;
+  const size_t rest = static_cast<size_t>(x.shape[2] - 2 * pairs) * sizeof(float);
+  for (int64_t t = tokens.begin; t < tokens.end; ++t) {
+    double position[4];
+    read_positions(node->inputs[1], t, streams, position);
+    turn_of(frequencies, position, neighbours, turn);
+    for (int64_t h = 0; h < x.shape[1]; ++h) {
+      const float* in = reinterpret_cast<const float*>(row_ptr(x, t * x.shape[1] + h));
+      float* out = reinterpret_cast<float*>(row_ptr(y, t * x.shape[1] + h));
+      if (neighbours)
+        rotate_neighbours(in, out, 2 * pairs, turn);
+      else
+        rotate_halves(in, out, pairs, turn);
+      if (out != in) memcpy(out + 2 * pairs, in + 2 * pairs, rest);
+    }
+  }
+}
+
+int32_t tasks(const rr_node* node) {
+  const rr_tensor& x = node->inputs[0];
+  return static_cast<int32_t>(numel(x) < 16384 ? 1 : x.shape[0]);
+}
+
+}  // namespace
+
+RR_KERNEL(kernel, RR_ROW_EXACT, "rope", supports, nullptr, tasks, run)

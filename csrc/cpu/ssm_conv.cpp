@@ -1,0 +1,158 @@
+// ssm_conv: channels are split over threads, and go in blocks whose taps and old tail are copied
+// to scratch first: the planes that are written may be the one that is read.
+
+#include "kernel.hpp"
+#include "native_vec.hpp"
+#include "ragged.hpp"
+
+namespace {
+
+constexpr int64_t kBlock = 256;  // channels: rows of a block then share the first-level cache
+
+int supports(const rr_node* node, char* why, size_t size) {
+  const rr_tensor &x = node->inputs[0], &w = node->inputs[1];
+  if (x.dtype != RR_F32 || x.rank != 2 || !dense_tail(x, 1))
+    return refuse(why, size, "x needs dense f32 rows");
+  if (w.dtype != RR_F32 || w.layout != RR_LAYOUT_PLAIN || !dense(w))
+    return refuse(why, size, "w needs to be dense f32");
+  if (node->inputs[2].dtype != RR_I32 || !dense(node->inputs[2]))
+    return refuse(why, size, "seq_offsets needs to be dense i32");
+  const char* complaint =
+      kept_complaint(node->inputs[4], node->inputs[3], node->inputs[5], node->inputs[6]);
+  return *complaint ? refuse(why, size, complaint) : 1;
+}
+
+struct Task {
+  const rr_tensor *x, *y;
+  const float* w;
+  Batch batch;
+  Kept kept;
+  int64_t channels, width;  // width: taps
+};
+
+// Channels first .. first + count - 1 of one thread, and its scratch.
+struct Block {
+  int64_t first, count;
+  float *taps, *old;   // [width, kBlock] and [width - 1, kBlock]
+  const float** rows;  // [width]
+};
+
+// Input number i of the sequence that starts at `begin`; negative ones come from the old tail.
+const float* input(const Task& task, int64_t begin, int64_t i, const Block& block) {
+  if (i < 0) return block.old + (i + task.width - 1) * kBlock;
+  const char* x = static_cast<const char*>(task.x->data) + (begin + i) * task.x->strides[0];
+  return reinterpret_cast<const float*>(x) + block.first;
+}
+
+float* output(const Task& task, int64_t i, const Block& block) {
+  char* y = static_cast<char*>(task.y->data) + i * task.y->strides[0];
+  return reinterpret_cast<float*>(y) + block.first;
+}
+
+void load_taps(const Task& task, const Block& block) {
+  const float* w = task.w + block.first * task.width;
+  for (int64_t c = 0; c < block.count; ++c)
+    for (int64_t t = 0; t < task.width; ++t) block.taps[t * kBlock + c] = w[c * task.width + t];
+}
+
+void load_old(const Task& task, int64_t b, const Block& block) {
+  const float* tail = task.kept.source(b) + block.first;
+  for (int64_t t = 0; t + 1 < task.width; ++t)
+    memcpy(block.old + t * kBlock, tail + t * task.channels,
+           static_cast<size_t>(block.count) * sizeof(float));
+}
+
+// One output row of a block; W is the number of taps, 0 where it is not known before.
+template <int W>
+void convolve(const Task& task, float* y, const Block& block) {
+  const int64_t width = W ? W : task.width;
+  const int64_t whole = block.count / kLanes * kLanes, rest = block.count - whole;
+  for (int64_t c = 0; c < whole; c += kLanes) {
+    vec sum = {};
+    for (int64_t t = 0; t < width; ++t)
+      sum = fma_vec(load_vec(block.taps + t * kBlock + c), load_vec(block.rows[t] + c), sum);
+    store_vec(y + c, sum);
+  }
+  if (rest == 0) return;
+  vec sum = {};
+  for (int64_t t = 0; t < width; ++t)
+    sum = fma_vec(load_vec(block.taps + t * kBlock + whole), load_vec(block.rows[t] + whole, rest),
+                  sum);
+  store_vec(y + whole, sum, rest);
+}
+
+void convolve_all(const Task& task, int64_t b, const Block& block) {
+  const int64_t begin = task.batch.first(b);
+  for (int64_t i = 0; i < task.batch.length(b); ++i) {
+    for (int64_t t = 0; t < task.width; ++t)
+      block.rows[t] = input(task, begin, i - task.width + 1 + t, block);
+    float* y = output(task, begin + i, block);
+    if (task.width == 4)
+      convolve<4>(task, y, block);
+    else
+      convolve<0>(task, y, block);
+  }
+}
+
+void store_tails(const Task& task, int64_t b, const Block& block) {
+  const int64_t begin = task.batch.first(b), length = task.batch.length(b);
+  for (int64_t age = 0; age < task.kept.planes && age < length; ++age) {
+    float* tail = task.kept.target(b, age) + block.first;
+    const int64_t oldest = length - age - task.width + 1;
+    for (int64_t t = 0; t + 1 < task.width; ++t)
+      memcpy(tail + t * task.channels, input(task, begin, oldest + t, block),
+             static_cast<size_t>(block.count) * sizeof(float));
+  }
+}
+
+void run_block(const Task& task, const Block& block) {
+  load_taps(task, block);
+  for (int64_t b = 0; b < task.batch.count; ++b) {
+    if (task.batch.length(b) == 0) continue;
+    load_old(task, b, block);
+    convolve_all(task, b, block);
+    store_tails(task, b, block);
+  }
+  for (int64_t i = task.batch.tokens(); i < task.y->shape[0]; ++i)
+    memset(output(task, i, block), 0, static_cast<size_t>(block.count) * sizeof(float));
+}
+
+// Taps, old tail, and the row pointers, which take the room of two floats each.
+int64_t scratch_floats(int64_t width) {
+  return (2 * width - 1) * kBlock + (2 * width + 15) / 16 * 16;
+}
+
+void run(const rr_node* node, const rr_exec* exec) {
+  const rr_tensor* in = node->inputs;
+  const Task task = {&in[0],
+                     &node->outputs[0],
+                     static_cast<const float*>(in[1].data),
+                     read_batch(in[2]),
+                     read_kept(in[4], in[3], in[5], in[6]),
+                     in[1].shape[0],
+                     in[1].shape[1]};
+  if (!check_batch(task.batch, in[0].shape[0], exec) || !check_kept(task.kept, task.batch, exec))
+    return;
+  float* scratch = static_cast<float*>(exec->workspace) + exec->thread * scratch_floats(task.width);
+  const Range own = split(exec, task.channels, 16);
+  for (int64_t c = own.begin; c < own.end; c += kBlock) {
+    const int64_t count = own.end - c < kBlock ? own.end - c : kBlock;
+    float* old = scratch + task.width * kBlock;
+    auto** rows = reinterpret_cast<const float**>(old + (task.width - 1) * kBlock);
+    run_block(task, {c, count, scratch, old, rows});
+  }
+}
+
+size_t workspace(const rr_node* node, int32_t n_threads) {
+  return static_cast<size_t>(n_threads * scratch_floats(node->inputs[1].shape[1])) * sizeof(float);
+}
+
+int32_t tasks(const rr_node* node) {
+  const rr_tensor &x = node->inputs[0], &w = node->inputs[1];
+  const int64_t work = (x.shape[0] + w.shape[1]) * x.shape[1];
+  return static_cast<int32_t>(work < 16384 ? 1 : (x.shape[1] + 63) / 64);
+}
+
+}  // namespace
+
+RR_KERNEL(kernel, RR_ROW_EXACT, "ssm_conv", supports, workspace, tasks, run)

@@ -1,0 +1,95 @@
+// write_rows: threads split the elements of a row, so that of equal indices the last row wins.
+
+#include "kernel.hpp"
+#include "native_vec.hpp"
+
+namespace {
+
+int supports(const rr_node* node, char* why, size_t size) {
+  const rr_tensor &state = node->inputs[0], &rows = node->inputs[1], &idx = node->inputs[2];
+  if (state.dtype != RR_F32 && state.dtype != RR_F16 && state.dtype != RR_BF16)
+    return refuse(why, size, "the state needs to be f32, f16 or bf16");
+  if (state.rank < 2 || !dense(state)) return refuse(why, size, "the state needs to be dense");
+  if (rows.dtype != RR_F32 || rows.rank != state.rank || !dense_tail(rows, 1))
+    return refuse(why, size, "rows need to be f32 and dense along the last axis");
+  if (idx.dtype != RR_I32 || !dense(idx)) return refuse(why, size, "idx needs to be dense i32");
+  return 1;
+}
+
+// Round to nearest, ties to even; NaN stays NaN.
+hvec to_bf16(vec v) {
+  const uvec bits = (uvec)v;
+  const uvec rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  const uvec nan = (uvec)((ivec)(bits & 0x7fffffff) > 0x7f800000);
+  return __builtin_convertvector((nan & ((bits >> 16) | 64)) | (~nan & rounded), hvec);
+}
+
+void narrow_f16(uint16_t* to, const float* from, int64_t n) {
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) store16_f16(to + i, load16(from + i));
+  for (; i < n; ++i) to[i] = f32_to_f16(from[i]);
+}
+
+void narrow_bf16(uint16_t* to, const float* from, int64_t n) {
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    const hvec h = to_bf16(load_vec(from + i));
+    memcpy(to + i, &h, sizeof h);
+  }
+  for (; i < n; ++i) to[i] = f32_to_bf16(from[i]);
+}
+
+void write(char* to, const float* from, uint32_t dtype, int64_t n) {
+  if (dtype == RR_F16)
+    narrow_f16(reinterpret_cast<uint16_t*>(to), from, n);
+  else if (dtype == RR_BF16)
+    narrow_bf16(reinterpret_cast<uint16_t*>(to), from, n);
+  else
+    memcpy(to, from, static_cast<size_t>(n) * sizeof(float));
+}
+
+// Elements part.begin .. part.end - 1 of row i, piece by piece between gaps.
+void write_part(const rr_tensor& state, const rr_tensor& rows, int64_t i, int64_t to, Range part,
+                int64_t piece) {
+  const int64_t bytes = element_bytes(state.dtype);
+  char* target = static_cast<char*>(state.data) + to * state.strides[0];
+  const int64_t last = rows.shape[rows.rank - 1];
+  const int64_t before = i * (numel(rows) / rows.shape[0] / last);
+  while (part.begin < part.end) {
+    const int64_t at = part.begin % piece;
+    const int64_t n = piece - at < part.end - part.begin ? piece - at : part.end - part.begin;
+    const char* from = row_ptr(rows, before + (part.begin - at) / last);
+    write(target + part.begin * bytes, reinterpret_cast<const float*>(from) + at, state.dtype, n);
+    part.begin += n;
+  }
+}
+
+void run(const rr_node* node, const rr_exec* exec) {
+  const rr_tensor &state = node->inputs[0], &rows = node->inputs[1];
+  const auto* idx = static_cast<const int32_t*>(node->inputs[2].data);
+  const int64_t n = rows.shape[0], limit = state.shape[0];
+  for (int64_t i = 0; i < n; ++i)
+    if (idx[i] >= limit) {
+      char message[128];
+      snprintf(message, sizeof message, "'idx' should be below %lld, got %d at [%lld]",
+               static_cast<long long>(limit), idx[i], static_cast<long long>(i));
+      exec->fail(exec, message);
+      return;
+    }
+  const int64_t inner = numel(state) / (limit > 0 ? limit : 1);
+  const int64_t piece = dense_tail(rows, rows.rank - 1) ? inner : rows.shape[rows.rank - 1];
+  if (inner == 0) return;
+  const Range part = split(exec, inner, 32);
+  for (int64_t i = 0; i < n; ++i)
+    if (idx[i] >= 0) write_part(state, rows, i, idx[i], part, piece);
+}
+
+int32_t tasks(const rr_node* node) {
+  const rr_tensor& rows = node->inputs[1];
+  if (rows.shape[0] == 0 || numel(rows) < 32768) return 1;
+  return static_cast<int32_t>((numel(rows) / rows.shape[0] + 31) / 32);
+}
+
+}  // namespace
+
+RR_KERNEL(kernel, RR_ROW_EXACT, "write_rows", supports, nullptr, tasks, run)

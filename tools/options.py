@@ -1,0 +1,54 @@
+"""Options that several subcommands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+ModelPath: TypeAlias = Annotated[
+    Path | None,
+    typer.Argument(metavar="MODEL", help="GGUF file.", show_default="the bundled demo model"),
+]
+Context: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "-c",
+        "--ctx-size",
+        metavar="CTX",
+        min=1,
+        help="Context size in tokens.",
+        show_default="the model's own, up to 4096",
+    ),
+]
+Threads: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "-t",
+        "--threads",
+        metavar="THREADS",
+        min=1,
+        help="Processor threads.",
+        show_default="what affinity and the cgroup quota allow",
+    ),
+]
+DeviceName: TypeAlias = Annotated[
+    str, typer.Option("--device", metavar="D", help="auto, or a name that `devices` lists.")
+]
+Json: TypeAlias = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object on standard output.")
+]
+
+
+def integers(option: str, text: str, least: int) -> list[int]:
+    """The numbers of "ID,ID,...". Raises typer.BadParameter naming the option."""
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) < least:
+        raise typer.BadParameter(
+            f"expected integers >= {least} separated by commas, got {text!r}", param_hint=option
+        )
+    return numbers

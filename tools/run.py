@@ -1,0 +1,195 @@
+"""`riverrun run`: continue a prompt."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from .loading import load_model
+from .messages import note
+from .options import Context, DeviceName, Json, ModelPath, Threads, integers
+
+if TYPE_CHECKING:
+    from ..engine import Generation
+
+Option = typer.Option
+Prompt: TypeAlias = Annotated[str | None, Option("-p", "--prompt", help="Text to continue.")]
+Tokens: TypeAlias = Annotated[
+    str | None, Option("--tokens", metavar="ID,ID,...", help="Token ids, instead of -p.")
+]
+Count: TypeAlias = Annotated[
+    int,
+    Option(
+        "-n",
+        "--n-predict",
+        metavar="N",
+        min=-1,
+        help="Tokens to generate; -1: to the end token or the context's end.",
+    ),
+]
+Temp: TypeAlias = Annotated[float, Option("--temp", help="Temperature; 0: greedy.")]
+TopK: TypeAlias = Annotated[int, Option("--top-k", help="Keep the k likeliest tokens; 0: all.")]
+TopP: TypeAlias = Annotated[float, Option("--top-p", help="Keep this much probability; 1: all.")]
+MinP: TypeAlias = Annotated[
+    float, Option("--min-p", help="Least probability relative to the likeliest token; 0: off.")
+]
+RepeatPenalty: TypeAlias = Annotated[
+    float, Option("--repeat-penalty", help="Divides logits of recent tokens; 1: off.")
+]
+RepeatLastN: TypeAlias = Annotated[
+    int, Option("--repeat-last-n", help="Tokens that penalties look back on; -1: all, 0: off.")
+]
+FrequencyPenalty: TypeAlias = Annotated[
+    float, Option("--frequency-penalty", help="Subtracted once per recent occurrence; 0: off.")
+]
+PresencePenalty: TypeAlias = Annotated[
+    float, Option("--presence-penalty", help="Subtracted from tokens seen recently; 0: off.")
+]
+Seed: TypeAlias = Annotated[int, Option("--seed", metavar="S", help="Seed; -1: a random one.")]
+Stop: TypeAlias = Annotated[
+    list[str] | None, Option("--stop", metavar="STR", help="Text that ends it; repeatable.")
+]
+IgnoreEos: TypeAlias = Annotated[
+    bool, Option("--ignore-eos", help="Do not stop at the end token.")
+]
+CacheTypeK: TypeAlias = Annotated[
+    str, Option("--cache-type-k", metavar="T", help="Element type of cached keys.")
+]
+CacheTypeV: TypeAlias = Annotated[
+    str, Option("--cache-type-v", metavar="T", help="Element type of cached values.")
+]
+
+
+def run(
+    model: ModelPath = None,
+    prompt: Prompt = None,
+    tokens: Tokens = None,
+    n: Count = 128,
+    temp: Temp = 0.8,
+    top_k: TopK = 40,
+    top_p: TopP = 0.95,
+    min_p: MinP = 0.05,
+    repeat_penalty: RepeatPenalty = 1.0,
+    repeat_last_n: RepeatLastN = 64,
+    frequency_penalty: FrequencyPenalty = 0.0,
+    presence_penalty: PresencePenalty = 0.0,
+    seed: Seed = -1,
+    ctx: Context = None,
+    threads: Threads = None,
+    device: DeviceName = "auto",
+    stop: Stop = None,
+    ignore_eos: IgnoreEos = False,
+    cache_type_k: CacheTypeK = "f16",
+    cache_type_v: CacheTypeV = "f16",
+    as_json: Json = False,
+) -> None:
+    """Continue a prompt: the text goes to standard output as it comes, timings to standard error.
+
+    With --json one object at the end is all that standard output gets."""
+    sampling: dict[str, Any] = {
+        "temperature": temp,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repeat_penalty": repeat_penalty,
+        "repeat_last_n": repeat_last_n,
+        "frequency_penalty": frequency_penalty,
+        "presence_penalty": presence_penalty,
+        "seed": None if seed == -1 else seed,
+    }
+    ids = _prompt_ids(prompt, tokens)
+    _check(sampling, stop or [], {"--cache-type-k": cache_type_k, "--cache-type-v": cache_type_v})
+    loaded = load_model(model, device, threads)
+    session = loaded.session(ctx, cache_type_k=cache_type_k, cache_type_v=cache_type_v)
+    generation = loaded.generate(
+        loaded.tokenize(prompt) if prompt is not None else ids,
+        n,
+        stop=stop or (),
+        ignore_eos=ignore_eos,
+        session=session,
+        **sampling,
+    )
+    if as_json:
+        _print_object(generation)
+    else:
+        _print_text(generation, prompt if prompt is not None else loaded.tokenizer.decode(ids))
+
+
+def _prompt_ids(prompt: str | None, tokens: str | None) -> list[int]:
+    """The ids of --tokens, none with -p. Raises typer.BadParameter unless one is given."""
+    if (prompt is None) == (tokens is None):
+        got = "neither" if prompt is None else "both"
+        raise typer.BadParameter(f"give one of them, got {got}", param_hint="-p / --tokens")
+    return integers("--tokens", tokens, least=0) if tokens is not None else []
+
+
+def _check(sampling: dict[str, Any], stops: list[str], cache_types: dict[str, str]) -> None:
+    """Find what is wrong on the command line itself before a model is loaded."""
+    from ..engine import SamplerParams
+    from ..engine.session import CACHE_TYPES
+    from ..graph.errors import RequestError
+
+    try:
+        SamplerParams(**sampling).validate(n_vocab=1)
+    except RequestError as error:
+        raise typer.BadParameter(str(error)) from None
+    if "" in stops:
+        raise typer.BadParameter("expected some text, got none", param_hint="--stop")
+    for option, name in cache_types.items():
+        if name not in CACHE_TYPES:
+            raise typer.BadParameter(
+                f"expected one of {', '.join(CACHE_TYPES)}, got {name!r}", param_hint=option
+            )
+
+
+def _print_object(generation: Generation) -> None:
+    fault = _drain(generation, lambda piece: None)
+    print(json.dumps(generation.result.as_dict()), flush=True)
+    if fault:
+        raise fault
+
+
+def _print_text(generation: Generation, prompt: str) -> None:
+    _write(prompt)
+    fault = _drain(generation, _write)
+    _write("\n")
+    if fault is None or isinstance(fault, KeyboardInterrupt):
+        note(_summary(generation, "interrupted" if fault else generation.result.finish_reason))
+    if fault:
+        raise fault
+
+
+def _drain(generation: Generation, emit: Callable[[str], None]) -> BaseException | None:
+    """Emit all pieces. What broke it off, None for nothing; the text until then is kept."""
+    pieces = iter(generation)
+    try:
+        for piece in pieces:
+            emit(piece)
+    except (Exception, KeyboardInterrupt) as fault:
+        # An interrupt may come between two pieces, and `result` would run the rest.
+        if isinstance(pieces, Generator):
+            pieces.close()
+        return fault
+    return None
+
+
+def _write(text: str) -> None:
+    print(text, end="", flush=True)
+
+
+def _summary(generation: Generation, reason: str) -> str:
+    """One line: tokens and rates, how it ended, on what it ran."""
+    times, model = generation.timings.as_dict(), generation.model
+    threads = getattr(model.backend, "threads", None)
+    parts = [
+        f"prompt {times['prompt_n']} tokens, {times['prompt_per_second']:.1f} t/s",
+        f"generated {times['predicted_n']} tokens, {times['predicted_per_second']:.1f} t/s",
+        reason,
+        f"{model.name} on {model.device}" + (f", threads {threads}" if threads else ""),
+    ]
+    if not generation.sampler.params.greedy:
+        parts.append(f"seed {generation.sampler.seed}")
+    return " | ".join(parts)
