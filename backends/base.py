@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..graph import Graph, HostTensor, Node, TensorSpec, verify
+from ..graph.codec import encode
 from ..graph.errors import BackendError, GraphError
 from ..graph.memory import MemoryPlan
 from ..graph.passes.dce import eliminate
@@ -41,9 +42,9 @@ class Pools:
         return sum(s.nbytes for s in self.states.values())
 
     def array(self, name: str) -> np.ndarray:
-        """A state's storage under its own shape (bf16 as uint16), for reading and writing."""
+        """A state's storage for reading and writing: its spec's storage_shape, bf16 as uint16."""
         spec = self.specs[name]
-        return self.states[name].view(spec.dtype.storage).reshape(spec.shape)
+        return self.states[name].view(spec.dtype.storage).reshape(spec.storage_shape)
 
     def zero_row(self, name: str, row: int) -> None:
         """Clear one row (axis 0) of a state."""
@@ -102,7 +103,8 @@ class Plan(ABC):
         """Run once on the plan's own memory: `plan(x=array)`.
 
         Returns the output as a fresh array, or a dict by name when there are several.
-        Raises GraphError for missing, unknown or misshapen inputs."""
+        Inputs are values; those of a bf16 or block type are encoded. Raises GraphError for
+        missing, unknown or misshapen inputs, and for fractions where integers are due."""
         if self._own is None:
             self._own = self.bind(self.own_weights(), Pools(self.states))
         if set(inputs) != set(self.inputs):
@@ -110,16 +112,23 @@ class Plan(ABC):
                 f"plan of graph {self.graph.name!r}: takes inputs {sorted(self.inputs)}, "
                 f"got {sorted(inputs)}"
             )
-        for name, value in inputs.items():
-            array, spec = np.asarray(value), self.inputs[name]
-            if array.shape != spec.shape:
-                raise GraphError(
-                    f"input {name!r} should have shape {spec.shape}, got {array.shape}"
-                )
+        stored = {k: _stored(k, np.asarray(v), self.inputs[k]) for k, v in inputs.items()}
+        for name, array in stored.items():
             self._own.inputs[name][...] = array
         self._own.run()
         results = {k: np.array(v) for k, v in self._own.outputs.items()}
         return results if len(results) != 1 else next(iter(results.values()))
+
+
+def _stored(name: str, values: np.ndarray, spec: TensorSpec) -> np.ndarray:
+    """An input's values as its storage."""
+    if values.shape != spec.shape:
+        raise GraphError(f"input {name!r} should have shape {spec.shape}, got {values.shape}")
+    if spec.dtype.numpy is None:
+        return encode(spec.dtype, values).view(spec.dtype.storage).reshape(spec.storage_shape)
+    if values.size and not np.can_cast(values.dtype, spec.dtype.numpy, "same_kind"):
+        raise GraphError(f"input {name!r} should hold {spec.dtype}, got {values.dtype}")
+    return values
 
 
 class Backend(ABC):

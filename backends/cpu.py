@@ -35,18 +35,15 @@ def default_threads() -> int:
 
 
 def _cgroup_quota(root: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Whole processors of the cgroup's CPU quota, None without one."""
-    try:
-        quota, period = (root / "cpu.max").read_text().split()
-    except (OSError, ValueError):
+    """Whole processors of the cgroup's CPU quota (unified or legacy files), None without one."""
+    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
         try:
-            quota = (root / "cpu/cpu.cfs_quota_us").read_text().strip()
-            period = (root / "cpu/cpu.cfs_period_us").read_text().strip()
-        except OSError:
-            return None
-    if quota in ("max", "-1") or int(period) <= 0:
-        return None
-    return max(1, int(quota) // int(period))
+            quota, period = (int(n) for f in names for n in (root / f).read_text().split())
+        except (OSError, ValueError):
+            continue
+        if quota > 0 and period > 0:
+            return max(1, quota // period)
+    return None
 
 
 def _type_id(dtype: DType) -> int:
@@ -72,9 +69,13 @@ class Weights:
     def buffer(self, name: str, layout: int) -> np.ndarray:
         """The bytes of a weight in a layout."""
         tensor = self.tensors[name]
-        if layout == PLAIN:
-            return tensor.raw
         key = (name, layout)
+        if layout == PLAIN:
+            # Files with an alignment below 4 leave floats where C++ may not read them.
+            if tensor.raw.ctypes.data % 4 and key not in self._packed:
+                self._packed[key] = aligned(tensor.raw.nbytes)
+                self._packed[key][...] = tensor.raw
+            return self._packed.get(key, tensor.raw)
         if key not in self._packed:
             rows, cols = tensor.spec.shape
             kind = _type_id(tensor.spec.dtype)
@@ -139,7 +140,7 @@ class BoundCpu(BoundPlan):
         for name, spec in plan.inputs.items():
             raw = aligned(spec.nbytes)
             self._raw_inputs[name] = raw
-            self.inputs[name] = raw.view(spec.dtype.storage).reshape(spec.shape)
+            self.inputs[name] = raw.view(spec.dtype.storage).reshape(spec.storage_shape)
         arena, work = plan.memory.arena_bytes, plan.native.workspace_bytes
         split = -(-arena // 64) * 64
         self.scratch = pools.scratch(split + work)
@@ -157,13 +158,10 @@ class BoundCpu(BoundPlan):
         """An output where it lies: block types as uint8 rows, bf16 as uint16."""
         place, spec = self.plan.memory.places[value], value.spec
         raw = self._buffers[self.plan.buffers[(place.kind, place.name, PLAIN)]]
-        shape, strides, kind = spec.shape, spec.byte_strides, spec.dtype.storage
-        if spec.dtype.quantized:
-            shape = (*shape[:-1], spec.dtype.row_bytes(shape[-1]))
-            strides = (*strides[:-1], 1)
+        shape, kind = spec.storage_shape, spec.dtype.storage
         if spec.size == 0:
             return np.empty(shape, kind)
-        return np.ndarray(shape, kind, raw.data, place.offset, strides)
+        return np.ndarray(shape, kind, raw.data, place.offset, spec.storage_strides)
 
     def run(self, rows: int | None = None) -> None:
         """Run once in one native call, without the interpreter's lock."""

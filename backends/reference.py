@@ -49,7 +49,9 @@ class BoundReference(BoundPlan):
 
     def __init__(self, plan: ReferencePlan, weights: Weights, pools: Pools) -> None:
         self.plan, self.weights, self.pools = plan, weights, pools
-        self.inputs = {k: np.zeros(s.shape, s.dtype.storage) for k, s in plan.inputs.items()}
+        self.inputs = {
+            k: np.zeros(s.storage_shape, s.dtype.storage) for k, s in plan.inputs.items()
+        }
         self.outputs = {}
         self._roots = {v: n.name for v, (n, _) in _state_roots(plan.graph).items()}
 

@@ -1,0 +1,1 @@
+"""Measuring: throughput of passes and decoding, memory bandwidth, and a peer beside them."""

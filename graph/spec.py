@@ -80,6 +80,19 @@ class TensorSpec:
             self.strides if self.strides is not None else contiguous_strides(self.shape, self.dtype)
         )
 
+    @property
+    def storage_shape(self) -> tuple[int, ...]:
+        """The shape as an array of dtype.storage: a block type's last axis counts bytes."""
+        if not self.dtype.quantized or not self.shape:
+            return self.shape
+        return (*self.shape[:-1], self.dtype.row_bytes(self.shape[-1]))
+
+    @property
+    def storage_strides(self) -> tuple[int, ...]:
+        """The byte strides that go with storage_shape."""
+        last = (1,) if self.dtype.quantized else self.byte_strides[-1:]
+        return (*self.byte_strides[:-1], *last)
+
     def like(self, shape: tuple[int, ...] | None = None, dtype: DType | None = None) -> TensorSpec:
         """A contiguous spec with this one's shape and dtype where none is given."""
         return TensorSpec(self.shape if shape is None else shape, dtype or self.dtype)

@@ -13,6 +13,7 @@ from typing import ClassVar, TypeVar
 
 from ..graph import Graph, TensorSpec, Value
 from ..graph.errors import GraphError, ModelError
+from ..ops.mul_mat import WEIGHT_TYPES
 from .gguf import GgufFile
 from .hparams import Hparams, read_hparams
 from .step import Capacity, StepGraph, StepShape
@@ -25,6 +26,12 @@ class Want:
     name: str
     shape: tuple[int, ...]
     optional: bool = False
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """Types it may be stored in; converters leave vectors and convolution kernels in f32."""
+        plain = len(self.shape) == 1 or self.name.endswith("ssm_conv1d.weight")
+        return ("f32",) if plain else WEIGHT_TYPES
 
 
 class Architecture(ABC):
@@ -104,7 +111,8 @@ def find_architecture(file: GgufFile) -> type[Architecture]:
 
 
 def check_tensors(arch: Architecture, file: GgufFile) -> None:
-    """Raise one ModelError that lists every missing, unexpected and misshapen tensor."""
+    """Raise one ModelError that lists every missing, unexpected and misshapen tensor, and those
+    of a type that no op reads."""
     wants = {w.name: w for w in arch.wants()}
     have = file.tensors
     missing = [w.name for w in wants.values() if not w.optional and w.name not in have]
@@ -114,11 +122,18 @@ def check_tensors(arch: Architecture, file: GgufFile) -> None:
         for name, w in wants.items()
         if name in have and have[name].shape != w.shape
     ]
-    problems = [
-        f"{label}: {', '.join(names)}"
-        for label, names in (("missing", missing), ("unexpected", unknown), ("misshapen", wrong))
-        if names
+    stored = [
+        f"{name} is {have[name].dtype.name}, expected {' or '.join(w.types)}"
+        for name, w in wants.items()
+        if name in have and have[name].dtype.name not in w.types
     ]
+    found = {
+        "missing": missing,
+        "unexpected": unknown,
+        "misshapen": wrong,
+        "of unsupported type (requantise the model)": stored,
+    }
+    problems = [f"{label}: {', '.join(names)}" for label, names in found.items() if names]
     if problems:
         raise ModelError(
             f"{file.path}: tensors do not match architecture {arch.name!r}: {'; '.join(problems)}"

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 
 from ..graph.errors import ModelError
-from .gguf import GgufFile
+from .gguf import REQUIRED, GgufFile
+from .gguf.typed import Required
 
 MAX_LAYERS = 512
 
@@ -55,26 +56,17 @@ def read_hparams(file: GgufFile, arch: str, n_vocab: int) -> Hparams:
     _in_range(file, key("nextn_predict_layers"), n_mtp, 0, n_all - 1)
     n_embd = file.get_u32(key("embedding_length"))
     _in_range(file, key("embedding_length"), n_embd, 1, 1 << 20)
-    n_head = file.get_per_layer(key("attention.head_count"), n_all)
-    for heads in n_head:
-        _in_range(file, key("attention.head_count"), heads, 1, 4096)
-    n_head_kv = (
-        file.get_per_layer(key("attention.head_count_kv"), n_all)
-        if key("attention.head_count_kv") in file.metadata
-        else list(n_head)
-    )
-    for heads, kv in zip(n_head, n_head_kv, strict=True):
-        if kv < 1 or heads % kv:
-            raise ModelError(
-                f"{file.path}: {key('attention.head_count_kv')} should divide head_count {heads}, "
-                f"got {kv}"
-            )
+    n_head, n_head_kv = _head_counts(file, arch, n_all)
     dim_k = file.get_u32(key("attention.key_length"), n_embd // n_head[0])
     dim_v = file.get_u32(key("attention.value_length"), n_embd // n_head[0])
     n_rot = file.get_u32(key("rope.dimension_count"), dim_k)
     _in_range(file, key("attention.key_length"), dim_k, 1, 4096)
     _in_range(file, key("attention.value_length"), dim_v, 1, 4096)
     _in_range(file, key("rope.dimension_count"), n_rot, 0, dim_k)
+    if n_rot % 2:
+        raise ModelError(f"{file.path}: {key('rope.dimension_count')} should be even, got {n_rot}")
+    eps = file.get_f32(key("attention.layer_norm_rms_epsilon"))
+    _in_range(file, key("attention.layer_norm_rms_epsilon"), eps, 0, 1)
     return Hparams(
         arch=arch,
         n_vocab=n_vocab,
@@ -87,12 +79,42 @@ def read_hparams(file: GgufFile, arch: str, n_vocab: int) -> Hparams:
         n_head_kv=n_head_kv,
         head_dim_k=dim_k,
         head_dim_v=dim_v,
-        eps=file.get_f32(key("attention.layer_norm_rms_epsilon")),
+        eps=eps,
         n_rot=n_rot,
-        rope_base=file.get_f32(key("rope.freq_base"), 10000.0),
+        rope_base=read_positive(file, key("rope.freq_base"), 10000.0, above=1.0),
         rope_scaling=_rope_scaling(file, arch),
-        attention_scale=file.get_f32(key("attention.scale"), 1.0 / math.sqrt(dim_k)),
+        attention_scale=read_optional(file, key("attention.scale")) or 1.0 / math.sqrt(dim_k),
     )
+
+
+def _head_counts(file: GgufFile, arch: str, n_layers: int) -> tuple[list[int], list[int]]:
+    """Query heads and key-value heads of every layer, the latter by default as many."""
+    key, key_kv = f"{arch}.attention.head_count", f"{arch}.attention.head_count_kv"
+    n_head = file.get_per_layer(key, n_layers)
+    for heads in n_head:
+        _in_range(file, key, heads, 1, 4096)
+    if key_kv not in file.metadata:
+        return n_head, list(n_head)
+    n_head_kv = file.get_per_layer(key_kv, n_layers)
+    for heads, kv in zip(n_head, n_head_kv, strict=True):
+        if kv < 1 or heads % kv:
+            raise ModelError(f"{file.path}: {key_kv} should divide head_count {heads}, got {kv}")
+    return n_head, n_head_kv
+
+
+def read_positive(
+    file: GgufFile, key: str, default: float | Required = REQUIRED, above: float = 0.0
+) -> float:
+    """A finite f32 above `above`. Raises ModelError for others."""
+    value = file.get_f32(key, default)
+    if not above < value < math.inf:
+        raise ModelError(f"{file.path}: {key} should be a number above {above:g}, got {value}")
+    return value
+
+
+def read_optional(file: GgufFile, key: str) -> float:
+    """A finite f32 greater than 0; 0 where the key is absent or 0, which both mean none."""
+    return read_positive(file, key) if file.get_f32(key, 0.0) != 0 else 0.0
 
 
 def _rope_scaling(file: GgufFile, arch: str) -> RopeScaling:
@@ -100,23 +122,19 @@ def _rope_scaling(file: GgufFile, arch: str) -> RopeScaling:
     kind = file.get_str(f"{prefix}.type", "linear")
     if kind not in ("none", "linear", "yarn"):
         raise ModelError(f"{file.path}: {prefix}.type should be none, linear or yarn, got {kind!r}")
-    factor = file.get_f32(f"{prefix}.factor", file.get_f32(f"{arch}.rope.scale_linear", 0.0))
+    old = read_optional(file, f"{arch}.rope.scale_linear")
+    factor = read_optional(file, f"{prefix}.factor") or old
+    attn_factor = read_positive(file, f"{prefix}.attn_factor", 1.0)
     if kind == "none" or factor == 0.0:
-        return RopeScaling()
-    if not (math.isfinite(factor) and factor > 0):
-        raise ModelError(f"{file.path}: {prefix}.factor should be positive, got {factor}")
+        return RopeScaling(attn_factor=attn_factor)
     if kind == "linear":
-        return RopeScaling(freq_scale=1.0 / factor)
-    return RopeScaling(
-        freq_scale=1.0 / factor,
-        ext_factor=1.0,
-        attn_factor=file.get_f32(f"{prefix}.attn_factor", 1.0),
-        n_ctx_orig=file.get_u32(
-            f"{prefix}.original_context_length", file.get_u32(f"{arch}.context_length")
-        ),
-    )
+        return RopeScaling(freq_scale=1.0 / factor, attn_factor=attn_factor)
+    key = f"{prefix}.original_context_length"
+    n_ctx_orig = file.get_u32(key, file.get_u32(f"{arch}.context_length"))
+    _in_range(file, key, n_ctx_orig, 1, (1 << 32) - 1)
+    return RopeScaling(1.0 / factor, 1.0, attn_factor, n_ctx_orig)
 
 
-def _in_range(file: GgufFile, key: str, value: int, low: int, high: int) -> None:
+def _in_range(file: GgufFile, key: str, value: float, low: int, high: int) -> None:
     if not low <= value <= high:
         raise ModelError(f"{file.path}: {key} should be {low} to {high}, got {value}")

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..graph import HostTensor, TensorSpec
-from ..graph.codec import has_codec
 from ..graph.errors import ModelError
 from . import quant  # noqa: F401  (registers the block codecs)
 from .architecture import Architecture, check_tensors, find_architecture
@@ -46,14 +45,10 @@ def load_file(path: str | os.PathLike[str]) -> ModelFile:
     tokenizer = load_tokenizer(file.metadata, str(file.path))
     arch = cls(file, _vocabulary_size(file, tokenizer))
     check_tensors(arch, file)
-    weights = {}
-    for name, tensor in file.tensors.items():
-        if not has_codec(tensor.dtype):
-            raise ModelError(
-                f"{file.path}: tensor {name!r} has type {tensor.dtype.name}, which is not "
-                "supported; requantise the model"
-            )
-        weights[name] = HostTensor(TensorSpec(tensor.shape, tensor.dtype), tensor.data)
+    weights = {
+        name: HostTensor(TensorSpec(tensor.shape, tensor.dtype), tensor.data)
+        for name, tensor in file.tensors.items()
+    }
     return ModelFile(Path(file.path), file, arch, tokenizer, weights)
 
 

@@ -108,6 +108,7 @@ class Softplus(Unary):
 
     @staticmethod
     def f(x: np.ndarray) -> np.ndarray:
+        """Above 20 the logarithm is x to f32's precision, and exp may overflow."""
         return np.where(x > 20, x, np.log1p(np.exp(x)))
 
 
@@ -179,4 +180,5 @@ class Relu(Unary):
 
     @staticmethod
     def f(x: np.ndarray) -> np.ndarray:
+        """NaN stays NaN."""
         return np.maximum(x, 0.0)

@@ -1,2 +1,64 @@
-def bench() -> None:
-    """x"""
+"""`riverrun bench`: how fast a model runs here."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, TypeAlias
+
+import typer
+
+from .loading import load_model
+from .messages import note
+from .options import Context, DeviceName, Json, ModelPath, Threads, integers
+
+Sizes: TypeAlias = Annotated[
+    str, typer.Option("-p", metavar="N,N,...", help="Tokens per pass, each a test of its own.")
+]
+Decode: TypeAlias = Annotated[
+    int, typer.Option("-n", metavar="N", min=0, help="Tokens to decode one by one; 0: none.")
+]
+Repetitions: TypeAlias = Annotated[
+    int, typer.Option("-r", metavar="R", min=1, help="Repetitions, after one that warms up.")
+]
+WithPeer: TypeAlias = Annotated[
+    bool, typer.Option("--peer", help="Run ik_llama.cpp on the same file beside it.")
+]
+
+
+def bench(
+    model: ModelPath = None,
+    sizes: Sizes = "1,8,512",
+    n: Decode = 64,
+    threads: Threads = None,
+    repetitions: Repetitions = 5,
+    ctx: Context = None,
+    device: DeviceName = "auto",
+    peer: WithPeer = False,
+    as_json: Json = False,
+) -> None:
+    """Measure tokens per second of passes and of decoding, and the memory bandwidth reached."""
+    from ..bench.report import print_report, run_report
+    from ..bench.throughput import make_tests
+
+    tests = make_tests(integers("-p", sizes, least=1), n)
+    need = max(test.context for test in tests)
+    if ctx is not None and ctx < need:
+        raise typer.BadParameter(f"these tests need {need} tokens, got {ctx}", param_hint="-c")
+    loaded = load_model(model, device, threads)
+    watched = sys.stderr is not None and sys.stderr.isatty()
+    report = run_report(
+        loaded,
+        tests,
+        repetitions,
+        ctx,
+        peer,
+        lambda test: note(f"measuring {test.name} {test.n}") if watched else None,
+    )
+    if as_json:
+        print(json.dumps(report))
+        return
+
+    from rich.console import Console
+
+    print_report(report, Console())

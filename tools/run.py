@@ -52,9 +52,7 @@ Seed: TypeAlias = Annotated[int, Option("--seed", metavar="S", help="Seed; -1: a
 Stop: TypeAlias = Annotated[
     list[str] | None, Option("--stop", metavar="STR", help="Text that ends it; repeatable.")
 ]
-IgnoreEos: TypeAlias = Annotated[
-    bool, Option("--ignore-eos", help="Do not stop at the end token.")
-]
+IgnoreEos: TypeAlias = Annotated[bool, Option("--ignore-eos", help="Do not stop at the end token.")]
 CacheTypeK: TypeAlias = Annotated[
     str, Option("--cache-type-k", metavar="T", help="Element type of cached keys.")
 ]
@@ -177,7 +175,7 @@ def _drain(generation: Generation, emit: Callable[[str], None]) -> BaseException
 
 
 def _write(text: str) -> None:
-    print(text, end="", flush=True)
+    print(text, end="")
 
 
 def _summary(generation: Generation, reason: str) -> str:

@@ -16,7 +16,7 @@ namespace {
 typedef float v16 __attribute__((vector_size(64)));
 typedef int32_t i16x32 __attribute__((vector_size(64)));  // 16 lanes of 32 bits
 
-[[maybe_unused]] inline v16 splat(float x) { return v16{} + x; }
+[[maybe_unused]] inline v16 splat(float x) { return x - v16{}; }
 
 [[maybe_unused]] inline v16 load16(const void* p) {
   v16 v;
@@ -71,7 +71,35 @@ typedef int32_t i16x32 __attribute__((vector_size(64)));  // 16 lanes of 32 bits
   return (c[0] + c[2]) + (c[1] + c[3]);
 }
 
-[[maybe_unused]] inline v16 max16(v16 a, v16 b) { return a > b ? a : b; }
+// What one instruction takes of a v16: comparisons and selections of wider vectors are compiled
+// lane by lane.
+#if defined(__AVX512F__)
+constexpr int kPart = 16;
+#elif defined(__AVX2__)
+constexpr int kPart = 8;
+#else
+constexpr int kPart = 4;
+#endif
+typedef float v16_part __attribute__((vector_size(4 * kPart)));
+typedef int32_t i16x32_part __attribute__((vector_size(4 * kPart)));
+
+[[maybe_unused]] inline v16_part part_of(const v16& v, int first) {
+  v16_part part;
+  memcpy(&part, reinterpret_cast<const float*>(&v) + first, sizeof part);
+  return part;
+}
+
+[[maybe_unused]] inline void set_part(v16& v, int first, v16_part part) {
+  memcpy(reinterpret_cast<float*>(&v) + first, &part, sizeof part);
+}
+
+[[maybe_unused]] inline v16 max16(v16 a, v16 b) {
+  for (int i = 0; i < 16; i += kPart) {
+    const v16_part x = part_of(a, i), y = part_of(b, i);
+    set_part(a, i, x > y ? x : y);
+  }
+  return a;
+}
 
 [[maybe_unused]] inline float largest16(v16 v) {
   float best = v[0];
@@ -118,32 +146,18 @@ inline V exp_lanes(V x, const Fma& fma) {
 }
 
 [[maybe_unused]] inline v16 exp16(v16 x) {
+  const auto fma = [](v16_part a, v16_part b, v16_part c) {
 #if defined(__AVX512F__)
-  return exp_lanes<v16, i16x32>(x, fma16);
-#else
-  // In parts that one instruction takes: wider selections are compiled lane by lane.
-#if defined(__AVX2__)
-  constexpr int lanes = 8;
-#else
-  constexpr int lanes = 4;
-#endif
-  typedef float part __attribute__((vector_size(4 * lanes)));
-  typedef int32_t ints __attribute__((vector_size(4 * lanes)));
-  const auto fma = [](part a, part b, part c) {
-#if defined(__FMA__)
-    return (part)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+    return fma16(a, b, c);
+#elif defined(__FMA__)
+    return (v16_part)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
 #else
     return a * b + c;
 #endif
   };
-  for (int i = 0; i < 16; i += lanes) {
-    part p;
-    memcpy(&p, reinterpret_cast<const float*>(&x) + i, sizeof p);
-    p = exp_lanes<part, ints>(p, fma);
-    memcpy(reinterpret_cast<float*>(&x) + i, &p, sizeof p);
-  }
+  for (int i = 0; i < 16; i += kPart)
+    set_part(x, i, exp_lanes<v16_part, i16x32_part>(part_of(x, i), fma));
   return x;
-#endif
 }
 
 [[maybe_unused]] inline v16 sigmoid16(v16 x) { return splat(1.0f) / (splat(1.0f) + exp16(-x)); }

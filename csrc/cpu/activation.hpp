@@ -7,9 +7,13 @@ namespace {
 
 typedef double dvec __attribute__((vector_size(8 * kLanes)));  // as many lanes as vec
 
-[[maybe_unused]] inline vec exp_vec(vec x) { return exp_lanes<vec, ivec>(x, fma_vec); }
+[[maybe_unused]] inline vec exp_vec(vec x) {
+  return exp_lanes<vec, ivec>(x, fma_vec);
+}
 
-[[maybe_unused]] inline vec abs_vec(vec x) { return (vec)((ivec)x & INT32_MAX); }
+[[maybe_unused]] inline vec abs_vec(vec x) {
+  return (vec)((ivec)x & INT32_MAX);
+}
 
 // 1 / (1 + e^-x), of which e^x / (1 + e^x) keeps the small values of negative x.
 [[maybe_unused]] inline vec sigmoid_vec(vec x) {
@@ -17,7 +21,9 @@ typedef double dvec __attribute__((vector_size(8 * kLanes)));  // as many lanes 
   return x < 0.0f ? e * r : r;
 }
 
-[[maybe_unused]] inline vec silu_vec(vec x) { return x * sigmoid_vec(x); }
+[[maybe_unused]] inline vec silu_vec(vec x) {
+  return x * sigmoid_vec(x);
+}
 
 // x/2 (1 + tanh u) = x / (1 + e^-2u): no cancellation for negative x. The exponent is of size 30
 // where e^-2u matters, so that it takes more than f32: f64, split into two floats. At 14 it is 218.
@@ -38,13 +44,13 @@ typedef double dvec __attribute__((vector_size(8 * kLanes)));  // as many lanes 
 [[maybe_unused]] inline vec tanh_vec(vec x) {
   const vec size = abs_vec(x), z = x * x;
   const vec far = 1.0f - 2.0f / (exp_vec(size + size) + 1.0f);
-  const vec far_signed = (vec)((ivec)far | ((ivec)x & INT32_MIN));
   vec p = vec_of(-0.00609693723f);
   p = fma_vec(p, z, vec_of(0.0209973548f));
   p = fma_vec(p, z, vec_of(-0.0538509525f));
   p = fma_vec(p, z, vec_of(0.133327708f));
   p = fma_vec(p, z, vec_of(-0.333333284f));
-  return size < 0.625f ? fma_vec(x * z, p, x) : far_signed;
+  const vec y = size < 0.625f ? fma_vec(size * z, p, size) : far;
+  return (vec)((ivec)y | ((ivec)x & INT32_MIN));
 }
 
 // log(1 + e^x) = max(x, 0) + log1p(e), e = e^-|x| <= 1. With s = e / (2 + e) <= 1/3, log1p(e) is

@@ -1,7 +1,7 @@
 // argmax and top_k. NaN counts as minus infinity; of equal elements the first one comes first.
 
 #include "kernel.hpp"
-#include "simd.hpp"
+#include "native_vec.hpp"
 
 namespace {
 
@@ -15,20 +15,20 @@ int supports(const rr_node* node, char* why, size_t size) {
 // Each lane keeps its largest element so far and that one's index, 0 while there is none above
 // minus infinity.
 int32_t first_largest(const float* x, int64_t n) {
-  v16 best = splat(-INFINITY);
-  i16x32 where = {}, index;
-  for (int i = 0; i < 16; ++i) index[i] = i;
+  vec best = vec_of(-INFINITY);
+  ivec where = {}, index;
+  for (int lane = 0; lane < kLanes; ++lane) index[lane] = lane;
   int64_t i = 0;
-  for (; i + 16 <= n; i += 16) {
-    const v16 v = load16(x + i);
-    const i16x32 better = v > best;
+  for (; i + kLanes <= n; i += kLanes) {
+    const vec v = load_vec(x + i);
+    const ivec better = v > best;
     best = better ? v : best;
     where = better ? index : where;
-    index += 16;
+    index += kLanes;
   }
   float top = best[0];
   int32_t at = where[0];
-  for (int lane = 1; lane < 16; ++lane) {
+  for (int lane = 1; lane < kLanes; ++lane) {
     if (best[lane] > top || (best[lane] == top && where[lane] < at)) {
       top = best[lane];
       at = where[lane];
@@ -82,13 +82,14 @@ float heap_bound(const float* x, const uint64_t* heap) {
   return value == value ? value : -INFINITY;
 }
 
+// Whether one of 64 elements is above the bound.
 bool any_above(const float* x, float bound) {
-  i16x32 above = {};
-  for (int i = 0; i < 64; i += 16) above |= load16(x + i) > splat(bound);
-  uint64_t words[8];
+  ivec above = {};
+  for (int i = 0; i < 64; i += kLanes) above |= load_vec(x + i) > bound;
+  uint64_t words[kLanes / 2], any = 0;
   memcpy(words, &above, sizeof words);
-  return ((words[0] | words[1] | words[2] | words[3]) |
-          (words[4] | words[5] | words[6] | words[7])) != 0;
+  for (const uint64_t word : words) any |= word;
+  return any != 0;
 }
 
 // The k best keys, best first. An element behind the heap's smallest one cannot displace it by

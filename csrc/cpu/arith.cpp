@@ -5,15 +5,15 @@
 namespace {
 
 void run_add(const rr_node* node, const rr_exec* exec) {
-  map_binary(node, exec, [](v16 a, v16 b) { return a + b; });
+  map_binary(node, exec, [](vec a, vec b) { return a + b; });
 }
 
 void run_sub(const rr_node* node, const rr_exec* exec) {
-  map_binary(node, exec, [](v16 a, v16 b) { return a - b; });
+  map_binary(node, exec, [](vec a, vec b) { return a - b; });
 }
 
 void run_mul(const rr_node* node, const rr_exec* exec) {
-  map_binary(node, exec, [](v16 a, v16 b) { return a * b; });
+  map_binary(node, exec, [](vec a, vec b) { return a * b; });
 }
 
 }  // namespace

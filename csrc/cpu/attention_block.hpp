@@ -8,22 +8,27 @@
 namespace {
 
 constexpr int64_t kSplit = 256;
-constexpr int64_t kTile = 16;   // keys that are widened to f32 at a time
-constexpr int64_t kVecs = 16;   // query vectors of a block, unless one row has more
+constexpr int64_t kTile = 16;  // keys that are widened to f32 at a time
+constexpr int64_t kVecs = 16;  // query vectors of a block, unless one row has more
+constexpr int64_t kAhead = 8;  // rows from the one that is read to the one that is fetched
 constexpr int kQueries = kManyRegisters ? 4 : 2;  // times four keys: sums in registers
 constexpr int kChunks = kManyRegisters ? 4 : 2;   // times four queries: sums in registers
 
-// Keys and values of one sequence, at one key head.
+// Keys or values of a pool at one key head; stride: bytes from one position to the next.
+struct Rows {
+  const char* base;
+  uint32_t dtype;
+  int64_t stride, size;
+};
+
+// Keys and values of one sequence.
 struct Pool {
-  const char *k, *v;
-  uint32_t k_type, v_type;
-  int64_t k_stride, v_stride;  // bytes from one position to the next
-  int64_t k_size, v_size;
+  Rows k, v;
   const int32_t* table;
   int64_t page;
 };
 
-// Query vectors [count, padded(k_size)]; vector i sees the positions first[i] .. last[i] - 1.
+// Query vectors [count, padded(k.size)]; vector i sees the positions first[i] .. last[i] - 1.
 struct Queries {
   int64_t count;
   const float* q;
@@ -31,7 +36,7 @@ struct Queries {
   float scale;
 };
 
-// Sum of exp(score - top) and of the values so weighted: acc [count, padded(v_size)].
+// Sum of exp(score - top) and of the values so weighted: acc [count, padded(v.size)].
 // Where a vector sees nothing, top is -infinity and the rest zero.
 struct Partial {
   float *acc, *top, *total;
@@ -44,29 +49,28 @@ struct Scratch {
 
 // Rows of the tile that starts at position `tile`, for positions first .. last - 1 of it. Rows
 // outside repeat one of these: they are computed with, but never read past.
-void tile_rows(const Pool& pool, bool values, int64_t tile, int64_t first, int64_t last,
-               float* widened, const float** rows) {
-  const char* base = values ? pool.v : pool.k;
-  const uint32_t dtype = values ? pool.v_type : pool.k_type;
-  const int64_t stride = values ? pool.v_stride : pool.k_stride;
-  const int64_t size = values ? pool.v_size : pool.k_size, room = padded(size);
+void tile_rows(const Pool& pool, const Rows& rows, int64_t tile, int64_t first, int64_t last,
+               float* widened, const float** out) {
+  const int64_t room = padded(rows.size), bytes = rows.size * element_bytes(rows.dtype);
   int64_t page = first / pool.page, in_page = first % pool.page;
   for (int64_t j = first; j < last; ++j) {
-    const char* from = base + (pool.table[page] * pool.page + in_page) * stride;
+    const char* from = rows.base + (pool.table[page] * pool.page + in_page) * rows.stride;
+    // A head's rows lie apart, so that the hardware does not see the next ones coming.
+    if (in_page + kAhead < pool.page)
+      for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + kAhead * rows.stride + i);
     float* to = widened + (j - tile) * room;
-    if (dtype == RR_F32 && size == room) {
-      rows[j - tile] = reinterpret_cast<const float*>(from);
+    if (rows.dtype == RR_F32 && rows.size == room) {
+      out[j - tile] = reinterpret_cast<const float*>(from);
     } else {
-      widen(to, from, dtype, size);
-      rows[j - tile] = to;
+      widen(to, from, rows.dtype, rows.size);
+      out[j - tile] = to;
     }
-    if (++in_page == pool.page) {
-      in_page = 0;
-      ++page;
-    }
+    if (++in_page < pool.page) continue;
+    in_page = 0;
+    ++page;
   }
   for (int64_t j = 0; j < kTile; ++j)
-    if (j < first - tile || j >= last - tile) rows[j] = rows[first - tile];
+    if (j < first - tile || j >= last - tile) out[j] = out[first - tile];
 }
 
 template <int Q>
@@ -75,8 +79,8 @@ void score_tile(const float* q, int64_t room, const float* const* rows, float sc
   for (int64_t j = 0; j < kTile; j += 4) {
     vec sum[Q][4] = {};
     for (int64_t d = 0; d < room; d += kLanes) {
-      const vec k[4] = {load_vec(rows[j] + d), load_vec(rows[j + 1] + d),
-                        load_vec(rows[j + 2] + d), load_vec(rows[j + 3] + d)};
+      const vec k[4] = {load_vec(rows[j] + d), load_vec(rows[j + 1] + d), load_vec(rows[j + 2] + d),
+                        load_vec(rows[j + 3] + d)};
 #pragma GCC unroll 4
       for (int i = 0; i < Q; ++i) {
         const vec x = load_vec(q + i * room + d);
@@ -102,7 +106,7 @@ void soften(float* scores, int64_t first, int64_t last, float* top, float* total
   *top = largest16(most);
   v16 sum = {};
   for (int64_t j = begin; j < end; j += kTile) {
-    const v16 p = exp16(load16(scores + j) - splat(*top));
+    const v16 p = normal_exp16(load16(scores + j) - splat(*top));
     store16(scores + j, p);
     sum += p;
   }
@@ -172,8 +176,8 @@ void weigh_tile(const Queries& block, int64_t i, int64_t tile, const float* cons
   }
   const bool together = common.begin < common.end;
   for (int r = 0; r < Q; ++r)
-    add_values<1>(rows, seen[r].begin, together ? common.begin : seen[r].end,
-                  weights + r * kSplit, acc + r * room, room);
+    add_values<1>(rows, seen[r].begin, together ? common.begin : seen[r].end, weights + r * kSplit,
+                  acc + r * room, room);
   if (!together) return;
   add_values<Q>(rows, common.begin, common.end, weights, acc, room);
   for (int r = 0; r < Q; ++r)
@@ -181,7 +185,7 @@ void weigh_tile(const Queries& block, int64_t i, int64_t tile, const float* cons
 }
 
 void score_all(const Pool& pool, const Queries& block, const float* const* rows, float* scores) {
-  const int64_t room = padded(pool.k_size);
+  const int64_t room = padded(pool.k.size);
   int64_t i = 0;
   for (; i + kQueries <= block.count; i += kQueries)
     score_tile<kQueries>(block.q + i * room, room, rows, block.scale, scores + i * kSplit);
@@ -191,7 +195,7 @@ void score_all(const Pool& pool, const Queries& block, const float* const* rows,
 
 void weigh_all(const Pool& pool, const Queries& block, int64_t tile, const float* const* rows,
                const float* weights, float* acc) {
-  const int64_t room = padded(pool.v_size);
+  const int64_t room = padded(pool.v.size);
   int64_t i = 0;
   for (; i + 4 <= block.count; i += 4)
     weigh_tile<4>(block, i, tile, rows, weights + i * kSplit, acc + i * room, room);
@@ -209,7 +213,7 @@ void attend(const Pool& pool, const Queries& block, int64_t base, const Partial&
   const int64_t begin = all.begin / kTile * kTile;
   for (int64_t tile = begin; tile < all.end; tile += kTile) {
     const Range seen = overlap(all.begin, all.end, tile, tile + kTile);
-    tile_rows(pool, false, tile, seen.begin, seen.end, scratch.tile, rows);
+    tile_rows(pool, pool.k, tile, seen.begin, seen.end, scratch.tile, rows);
     score_all(pool, block, rows, scratch.scores + tile - base);
   }
   for (int64_t i = 0; i < block.count; ++i) {
@@ -220,11 +224,11 @@ void attend(const Pool& pool, const Queries& block, int64_t base, const Partial&
       soften(scratch.scores + i * kSplit, seen.begin - base, seen.end - base, out.top + i,
              out.total + i);
   }
-  const int64_t floats = block.count * padded(pool.v_size);
+  const int64_t floats = block.count * padded(pool.v.size);
   memset(out.acc, 0, static_cast<size_t>(floats) * sizeof(float));
   for (int64_t tile = begin; tile < all.end; tile += kTile) {
     const Range seen = overlap(all.begin, all.end, tile, tile + kTile);
-    tile_rows(pool, true, tile, seen.begin, seen.end, scratch.tile, rows);
+    tile_rows(pool, pool.v, tile, seen.begin, seen.end, scratch.tile, rows);
     weigh_all(pool, block, tile, rows, scratch.scores + tile - base, out.acc);
   }
 }
@@ -237,8 +241,8 @@ void merge(float* acc, float* top, float* total, const float* next_acc, float ne
   const float keep = *total == 0.0f ? 0.0f : exp16(splat(*top - highest))[0];
   const float take = exp16(splat(next_top - highest))[0];
   for (int64_t i = 0; i < room; i += kLanes)
-    store_vec(acc + i, fma_vec(load_vec(next_acc + i), vec_of(take),
-                               load_vec(acc + i) * vec_of(keep)));
+    store_vec(acc + i,
+              fma_vec(load_vec(next_acc + i), vec_of(take), load_vec(acc + i) * vec_of(keep)));
   *total = *total * keep + next_total * take;
   *top = highest;
 }
@@ -247,8 +251,7 @@ void merge(float* acc, float* top, float* total, const float* next_acc, float ne
 void finish(const float* acc, float total, float* o, int64_t size) {
   const int64_t whole = size / kLanes * kLanes;
   const float divisor = total == 0.0f ? 1.0f : total;
-  for (int64_t i = 0; i < whole; i += kLanes)
-    store_vec(o + i, load_vec(acc + i) / vec_of(divisor));
+  for (int64_t i = 0; i < whole; i += kLanes) store_vec(o + i, load_vec(acc + i) / vec_of(divisor));
   if (whole < size) store_vec(o + whole, load_vec(acc + whole) / vec_of(divisor), size - whole);
 }
 

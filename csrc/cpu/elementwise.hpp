@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernel.hpp"
-#include "simd.hpp"
+#include "native_vec.hpp"
 
 namespace {
 
@@ -82,22 +82,22 @@ inline void each_run(const Walk& walk, Range part, const Body& body) {
   }
 }
 
-// Up to sixteen floats, `stride` bytes apart.
-inline v16 fetch(const char* p, int64_t stride, int64_t n) {
-  if (stride == sizeof(float))
-    return n == 16 ? load16(p) : load_part(reinterpret_cast<const float*>(p), n);
-  float lanes[16] = {};
+// Up to kLanes floats, `stride` bytes apart.
+inline vec fetch(const char* p, int64_t stride, int64_t n) {
+  if (stride == sizeof(float) && n == kLanes) return load_vec(p);
+  float lanes[kLanes] = {};
+  if (stride == 0) {
+    for (float& lane : lanes) memcpy(&lane, p, sizeof lane);
+    return load_vec(lanes);
+  }
   for (int64_t i = 0; i < n; ++i) memcpy(&lanes[i], p + i * stride, sizeof(float));
-  return load16(lanes);
+  return load_vec(lanes);
 }
 
-inline void put(char* p, int64_t stride, v16 v, int64_t n) {
-  if (stride == sizeof(float)) {
-    if (n == 16) return store16(p, v);
-    return store_part(reinterpret_cast<float*>(p), v, n);
-  }
-  float lanes[16];
-  store16(lanes, v);
+inline void put(char* p, int64_t stride, vec v, int64_t n) {
+  if (stride == sizeof(float) && n == kLanes) return store_vec(p, v);
+  float lanes[kLanes];
+  store_vec(lanes, v);
   for (int64_t i = 0; i < n; ++i) memcpy(p + i * stride, &lanes[i], sizeof(float));
 }
 
@@ -107,8 +107,8 @@ inline void map_unary(const rr_node* node, const rr_exec* exec, const F& f) {
   const rr_tensor* of[] = {&node->outputs[0], &node->inputs[0]};
   const Walk walk = make_walk(of, 2, node->rows);
   each_run<2>(walk, split(exec, walk.size, 64), [&](char** p, const int64_t* step, int64_t n) {
-    for (int64_t i = 0; i < n; i += 16) {
-      const int64_t lanes = n - i < 16 ? n - i : 16;
+    for (int64_t i = 0; i < n; i += kLanes) {
+      const int64_t lanes = n - i < kLanes ? n - i : kLanes;
       put(p[0] + i * step[0], step[0], f(fetch(p[1] + i * step[1], step[1], lanes)), lanes);
     }
   });
@@ -120,10 +120,10 @@ inline void map_binary(const rr_node* node, const rr_exec* exec, const F& f) {
   const rr_tensor* of[] = {&node->outputs[0], &node->inputs[0], &node->inputs[1]};
   const Walk walk = make_walk(of, 3, node->rows);
   each_run<3>(walk, split(exec, walk.size, 64), [&](char** p, const int64_t* step, int64_t n) {
-    for (int64_t i = 0; i < n; i += 16) {
-      const int64_t lanes = n - i < 16 ? n - i : 16;
-      const v16 a = fetch(p[1] + i * step[1], step[1], lanes);
-      const v16 b = fetch(p[2] + i * step[2], step[2], lanes);
+    for (int64_t i = 0; i < n; i += kLanes) {
+      const int64_t lanes = n - i < kLanes ? n - i : kLanes;
+      const vec a = fetch(p[1] + i * step[1], step[1], lanes);
+      const vec b = fetch(p[2] + i * step[2], step[2], lanes);
       put(p[0] + i * step[0], step[0], f(a, b), lanes);
     }
   });

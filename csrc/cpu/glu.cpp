@@ -6,11 +6,11 @@
 namespace {
 
 void run_swiglu(const rr_node* node, const rr_exec* exec) {
-  map_binary(node, exec, [](v16 gate, v16 up) { return silu16(gate) * up; });
+  map_binary(node, exec, [](vec gate, vec up) { return silu_vec(gate) * up; });
 }
 
 void run_geglu(const rr_node* node, const rr_exec* exec) {
-  map_binary(node, exec, [](v16 gate, v16 up) { return gelu16(gate) * up; });
+  map_binary(node, exec, [](vec gate, vec up) { return gelu_vec(gate) * up; });
 }
 
 }  // namespace

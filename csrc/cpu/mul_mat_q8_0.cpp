@@ -16,16 +16,16 @@ struct Q8_0 {
   static int64_t group_bytes(int64_t k) { return scale_table(k / 32) + k / 32 * kUnit; }
 
   static void extras(float, int32_t low, int32_t high, int32_t* words) {
-    words[0] = -128 * (low + high);
+    words[0] = kIntBias - 128 * (low + high);
   }
 
   static void pack_row(const uint8_t* row, uint8_t* group, int64_t lane, int64_t blocks) {
-    uint8_t* units = group + scale_table(blocks);
+    uint8_t* unit = group + scale_table(blocks);
     for (int64_t b = 0; b < blocks; ++b, row += kWeightBytes) {
       memcpy(group + 32 * b + 2 * lane, row, 2);
       for (int i = 0; i < 8; ++i) {
         const int32_t four = load_int(row + 2 + 4 * i) ^ static_cast<int32_t>(0x80808080);
-        memcpy(units + kUnit * b + 64 * i + 4 * lane, &four, 4);
+        memcpy(unit + kUnit * b + 64 * i + 4 * lane, &four, 4);
       }
     }
   }
@@ -33,25 +33,24 @@ struct Q8_0 {
   template <int C>
   static void tile(const TileJob& job) {
     const uint8_t* scales = job.group + 32 * job.begin;
-    const uint8_t* units = job.group + scale_table(job.blocks) + kUnit * job.begin;
+    const uint8_t* unit = job.group + scale_table(job.blocks) + kUnit * job.begin;
     XBlock<C> x = {job.x + job.begin * C * Columns<Q8_0>::kRecord};
     Floats sums[C];
-#pragma GCC unroll 8
-    for (int c = 0; c < C; ++c) sums[c] = f_splat(0.0f);
+    clear(sums);
     for (int64_t b = job.begin; b < job.end; ++b) {
       Bytes w[8];
 #pragma GCC unroll 8
-      for (int i = 0; i < 8; ++i) {
-        w[i] = b_load(units + 64 * i);
-        __builtin_prefetch(units + kAhead + 64 * i);
-      }
-      const Floats d = f_from_f16(scales);
+      for (int i = 0; i < 8; ++i) w[i] = b_load(unit + 64 * i);
+      fetch_ahead<kUnit>(job, unit);
+      const Floats d = f_from_f16(scales), taken = surplus(d);
+      Ints whole[C];
 #pragma GCC unroll 8
-      for (int c = 0; c < C; ++c) {
-        const Ints sum = dot<8, 8>(w, x.q(c), x.word(0, c));
-        sums[c] = f_fma(f_mul(f_from_ints(sum), d), f_splat(x.scale(c)), sums[c]);
-      }
-      units += kUnit;
+      for (int c = 0; c < C; ++c) whole[c] = i_splat(x.word(0, c));
+      dots<8>(w, x.q(0), whole);
+#pragma GCC unroll 8
+      for (int c = 0; c < C; ++c)
+        sums[c] = f_fma(i_scaled(whole[c], d, taken), f_splat(x.scale(c)), sums[c]);
+      unit += kUnit;
       scales += 32;
       x.at += C * Columns<Q8_0>::kRecord;
     }

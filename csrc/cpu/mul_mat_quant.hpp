@@ -24,10 +24,6 @@ constexpr int64_t kChunk = 1024;          // values of k whose weights stay in t
 constexpr int64_t kColumns = 256;         // rows of x that are quantised and used at a time
 constexpr int64_t kManyColumns = 32;      // above: chunks outside, groups inside
 constexpr int64_t kSmallWeight = 1 << 16;  // bytes that one thread reads faster than two meet
-#ifndef KAHEAD
-#define KAHEAD 2048
-#endif
-constexpr int64_t kAhead = KAHEAD;
 
 // One tile's work on blocks [begin, end) of k.
 struct TileJob {
@@ -36,8 +32,28 @@ struct TileJob {
   int64_t blocks;    // of the whole row
   int64_t begin, end;
   float* y[kTile];
-  int rows;  // of the group that exist
+  int rows;     // of the group that exist
+  bool stream;  // the weights come from memory
 };
+
+// Asks for the BYTES bytes of weights that will be needed a little later in the first-level cache,
+// and much later in the second: one core keeps more of the memory system busy that way than with
+// either alone, and goes on doing so while it computes.
+template <int BYTES>
+RR_INLINE void fetch_ahead(const TileJob& job, const uint8_t* at) {
+  if (!job.stream) return;
+#pragma GCC unroll 64
+  for (int i = 0; i < BYTES; i += 64) {
+    __builtin_prefetch(at + i + 2048, 0, 3);
+    __builtin_prefetch(at + i + 16384, 0, 2);
+  }
+}
+
+template <int C>
+RR_INLINE void clear(Floats (&sums)[C]) {
+#pragma GCC unroll 8
+  for (int c = 0; c < C; ++c) sums[c] = f_splat(0.0f);
+}
 
 // Adds a tile's sums to y, or starts y with them.
 template <int C>
@@ -178,6 +194,7 @@ inline void run_chunk(const Columns<W>& columns, const rr_node* node, int64_t gr
   for (int64_t c = 0; c < columns.n; c += kTile) {
     const int width = columns.width(c);
     job.x = columns.tile(c);
+    job.stream = c == 0;
     for (int i = 0; i < width; ++i)
       job.y[i] = reinterpret_cast<float*>(row_ptr(y, columns.first + c + i)) + row;
     run_tile<W>(width, job);

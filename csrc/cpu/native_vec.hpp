@@ -44,8 +44,9 @@ typedef float v4 __attribute__((vector_size(16)));
   return (n + kLanes - 1) / kLanes * kLanes;
 }
 
+// Less zero: adding it would turn -0 into 0, and so cost an instruction.
 [[maybe_unused]] inline vec vec_of(float x) {
-  return vec{} + x;
+  return x - vec{};
 }
 
 [[maybe_unused]] inline vec load_vec(const void* p) {
@@ -120,6 +121,27 @@ typedef float v4 __attribute__((vector_size(16)));
 #endif
 }
 
+// Every second lane of a and then b, from the first or from the second on.
+[[maybe_unused]] inline vec even_lanes(vec a, vec b) {
+#if defined(__AVX512F__)
+  return RR_SHUFFLE(ivec, a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+#elif defined(__AVX2__)
+  return RR_SHUFFLE(ivec, a, b, 0, 2, 4, 6, 8, 10, 12, 14);
+#else
+  return RR_SHUFFLE(ivec, a, b, 0, 2, 4, 6);
+#endif
+}
+
+[[maybe_unused]] inline vec odd_lanes(vec a, vec b) {
+#if defined(__AVX512F__)
+  return RR_SHUFFLE(ivec, a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+#elif defined(__AVX2__)
+  return RR_SHUFFLE(ivec, a, b, 1, 3, 5, 7, 9, 11, 13, 15);
+#else
+  return RR_SHUFFLE(ivec, a, b, 1, 3, 5, 7);
+#endif
+}
+
 [[maybe_unused]] inline vec from_bf16(hvec h) {
   return (vec)(__builtin_convertvector(h, uvec) << 16);
 }
@@ -140,6 +162,12 @@ typedef float v4 __attribute__((vector_size(16)));
   const uvec special = (uvec)((bits & 0x7c00) == 0x7c00) & 0x7f800000;
   return (vec)(scaled | special | ((bits & 0x8000) << 16));
 #endif
+}
+
+// e^x, and 0 where that is no normal number: arithmetic with subnormal ones is very slow.
+[[maybe_unused]] inline v16 normal_exp16(v16 x) {
+  const v16 y = exp16(x);
+  return y < splat(0x1p-126f) ? v16{} : y;
 }
 
 // n plain elements as floats, then zeros up to whole vectors.

@@ -1,29 +1,32 @@
 // Sums that row normalisations share.
 #pragma once
 
-#include <stdint.h>
-#include <string.h>
+#include "native_vec.hpp"
 
 namespace {
 
-// f32 squares summed in f64, sixteen running sums: huge and tiny rows stay exact.
+// f32 squares summed in f64, sixteen running sums and one order on every instruction set: huge and
+// tiny rows stay exact.
 inline double sum_of_squares(const float* x, int64_t n) {
-  typedef double d8 __attribute__((vector_size(64)));
-  typedef float v8 __attribute__((vector_size(32)));
-  d8 low = {}, high = {};
+  constexpr int lanes_each = kLanes / 2, parts = 16 / lanes_each;
+  typedef float narrow __attribute__((vector_size(4 * lanes_each)));
+  typedef double wide __attribute__((vector_size(8 * lanes_each)));
+  wide sums[parts] = {};
   int64_t i = 0;
   for (; i + 16 <= n; i += 16) {
-    v8 a, b;
-    memcpy(&a, x + i, sizeof a);
-    memcpy(&b, x + i + 8, sizeof b);
-    const d8 wide_a = __builtin_convertvector(a, d8), wide_b = __builtin_convertvector(b, d8);
-    low += wide_a * wide_a;
-    high += wide_b * wide_b;
+    for (int part = 0; part < parts; ++part) {
+      narrow v;
+      memcpy(&v, x + i + part * lanes_each, sizeof v);
+      const wide w = __builtin_convertvector(v, wide);
+      sums[part] += w * w;
+    }
   }
-  low += high;
-  double sum = ((low[0] + low[4]) + (low[1] + low[5])) + ((low[2] + low[6]) + (low[3] + low[7]));
-  for (; i < n; ++i) sum += static_cast<double>(x[i]) * x[i];
-  return sum;
+  double lanes[16];
+  memcpy(lanes, sums, sizeof lanes);
+  for (int width = 8; width > 0; width /= 2)
+    for (int lane = 0; lane < width; ++lane) lanes[lane] += lanes[lane + width];
+  for (; i < n; ++i) lanes[0] += static_cast<double>(x[i]) * x[i];
+  return lanes[0];
 }
 
 }  // namespace

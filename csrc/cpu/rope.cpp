@@ -1,15 +1,16 @@
 // rope: angles, their sines and cosines in f64 once a token; then all heads are rotated in f32.
 
 #include "kernel.hpp"
-#include "simd.hpp"
+#include "native_vec.hpp"
 
 namespace {
 
 constexpr int kMaxPairs = 512;
 constexpr double kPi = 3.14159265358979323846;
 
-typedef double d8 __attribute__((vector_size(64)));
-typedef int64_t l8 __attribute__((vector_size(64)));
+constexpr int kWide = kLanes / 2;
+typedef double dvec __attribute__((vector_size(8 * kWide)));
+typedef int64_t lvec __attribute__((vector_size(8 * kWide)));
 
 // What all tokens share: the frequency of each pair, and which of a token's positions it takes.
 struct Frequencies {
@@ -104,27 +105,27 @@ void fill(const rr_node* node, Frequencies& f) {
 
 // Reduced to |r| <= pi/4 with pi/2 in two parts, of which the first has 33 bits; then Taylor
 // polynomials, error below 1e-11.
-void sine_cosine(d8 t, d8& sine, d8& cosine) {
+void sine_cosine(dvec t, dvec& sine, dvec& cosine) {
   const double rounder = 6755399441055744.0;  // 1.5 * 2^52 rounds to an integer when added
-  const d8 shifted = t * (2 / kPi) + rounder;
-  const d8 n = shifted - rounder;
-  const d8 r = (t - n * 1.57079632673412561417) - n * 6.07710050650619224932e-11;
-  const d8 z = r * r;
-  d8 s = d8{} - 1.0 / 39916800;
+  const dvec shifted = t * (2 / kPi) + rounder;
+  const dvec n = shifted - rounder;
+  const dvec r = (t - n * 1.57079632673412561417) - n * 6.07710050650619224932e-11;
+  const dvec z = r * r;
+  dvec s = dvec{} - 1.0 / 39916800;
   s = s * z + 1.0 / 362880;
   s = s * z - 1.0 / 5040;
   s = s * z + 1.0 / 120;
   s = s * z - 1.0 / 6;
   s = s * z * r + r;
-  d8 c = d8{} + 1.0 / 479001600;
+  dvec c = dvec{} + 1.0 / 479001600;
   c = c * z - 1.0 / 3628800;
   c = c * z + 1.0 / 40320;
   c = c * z - 1.0 / 720;
   c = c * z + 1.0 / 24;
   c = c * z - 0.5;
   c = c * z + 1.0;
-  const l8 quadrant = (l8)shifted;
-  const l8 odd = (quadrant & 1) != 0;
+  const lvec quadrant = (lvec)shifted;
+  const lvec odd = (quadrant & 1) != 0;
   sine = odd ? c : s;
   cosine = odd ? s : c;
   sine = (quadrant & 2) != 0 ? -sine : sine;
@@ -132,14 +133,14 @@ void sine_cosine(d8 t, d8& sine, d8& cosine) {
 }
 
 void turn_of(const Frequencies& f, const double* position, bool twice, Turn& turn) {
-  for (int i = 0; i < f.pairs; i += 8) {
-    d8 angle = {}, sine, cosine;
-    for (int j = 0; j < 8 && i + j < f.pairs; ++j)
+  for (int i = 0; i < f.pairs; i += kWide) {
+    dvec angle = {}, sine, cosine;
+    for (int j = 0; j < kWide && i + j < f.pairs; ++j)
       angle[j] = position[f.stream[i + j]] * f.of_pair[i + j];
     sine_cosine(angle, sine, cosine);
     sine *= f.magnitude;
     cosine *= f.magnitude;
-    for (int j = 0; j < 8; ++j) {
+    for (int j = 0; j < kWide; ++j) {
       const float s = static_cast<float>(sine[j]), c = static_cast<float>(cosine[j]);
       if (twice) {
         const int at = 2 * (i + j);
@@ -156,34 +157,42 @@ void turn_of(const Frequencies& f, const double* position, bool twice, Turn& tur
 
 // Pairs (i, i + half).
 void rotate_halves(const float* x, float* y, int half, const Turn& turn) {
-  for (int i = 0; i < half; i += 16) {
-    const int n = half - i < 16 ? half - i : 16;
-    const v16 c = load16(turn.cosine + i), s = load16(turn.sine + i);
-    const v16 a = n == 16 ? load16(x + i) : load_part(x + i, n);
-    const v16 b = n == 16 ? load16(x + half + i) : load_part(x + half + i, n);
-    const v16 low = a * c - b * s, high = a * s + b * c;
-    if (n == 16) {
-      store16(y + i, low);
-      store16(y + half + i, high);
+  for (int i = 0; i < half; i += kLanes) {
+    const int n = half - i < kLanes ? half - i : kLanes;
+    const vec c = load_vec(turn.cosine + i), s = load_vec(turn.sine + i);
+    const vec a = n == kLanes ? load_vec(x + i) : load_vec(x + i, n);
+    const vec b = n == kLanes ? load_vec(x + half + i) : load_vec(x + half + i, n);
+    const vec low = a * c - b * s, high = a * s + b * c;
+    if (n == kLanes) {
+      store_vec(y + i, low);
+      store_vec(y + half + i, high);
     } else {
-      store_part(y + i, low, n);
-      store_part(y + half + i, high, n);
+      store_vec(y + i, low, n);
+      store_vec(y + half + i, high, n);
     }
   }
 }
 
+vec swap_neighbours(vec v) {
+#if defined(__AVX512F__)
+  return RR_SHUFFLE(ivec, v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
+#elif defined(__AVX2__)
+  return RR_SHUFFLE(ivec, v, v, 1, 0, 3, 2, 5, 4, 7, 6);
+#else
+  return RR_SHUFFLE(ivec, v, v, 1, 0, 3, 2);
+#endif
+}
+
 // Pairs (2i, 2i + 1).
 void rotate_neighbours(const float* x, float* y, int n_rot, const Turn& turn) {
-  for (int i = 0; i < n_rot; i += 16) {
-    const int n = n_rot - i < 16 ? n_rot - i : 16;
-    const v16 v = n == 16 ? load16(x + i) : load_part(x + i, n);
-    const v16 other =
-        __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
-    const v16 turned = v * load16(turn.cosine + i) + other * load16(turn.sine + i);
-    if (n == 16)
-      store16(y + i, turned);
+  for (int i = 0; i < n_rot; i += kLanes) {
+    const int n = n_rot - i < kLanes ? n_rot - i : kLanes;
+    const vec v = n == kLanes ? load_vec(x + i) : load_vec(x + i, n);
+    const vec turned = v * load_vec(turn.cosine + i) + swap_neighbours(v) * load_vec(turn.sine + i);
+    if (n == kLanes)
+      store_vec(y + i, turned);
     else
-      store_part(y + i, turned, n);
+      store_vec(y + i, turned, n);
   }
 }
 

@@ -49,9 +49,22 @@ float* output(const Task& task, int64_t i, const Block& block) {
   return reinterpret_cast<float*>(y) + block.first;
 }
 
+// From [channels, width] to [width, kBlock].
 void load_taps(const Task& task, const Block& block) {
   const float* w = task.w + block.first * task.width;
-  for (int64_t c = 0; c < block.count; ++c)
+  int64_t c = 0;
+  for (; task.width == 4 && c + kLanes <= block.count; c += kLanes) {
+    const float* at = w + c * 4;
+    const vec a = load_vec(at), b = load_vec(at + kLanes), d = load_vec(at + 2 * kLanes),
+              e = load_vec(at + 3 * kLanes);
+    const vec low_even = even_lanes(a, b), high_even = even_lanes(d, e);
+    const vec low_odd = odd_lanes(a, b), high_odd = odd_lanes(d, e);
+    store_vec(block.taps + c, even_lanes(low_even, high_even));
+    store_vec(block.taps + kBlock + c, even_lanes(low_odd, high_odd));
+    store_vec(block.taps + 2 * kBlock + c, odd_lanes(low_even, high_even));
+    store_vec(block.taps + 3 * kBlock + c, odd_lanes(low_odd, high_odd));
+  }
+  for (; c < block.count; ++c)
     for (int64_t t = 0; t < task.width; ++t) block.taps[t * kBlock + c] = w[c * task.width + t];
 }
 

@@ -20,6 +20,7 @@ from ..blocks import (
     norm,
 )
 from ..gguf import INT_KINDS, GgufFile
+from ..hparams import read_optional, read_positive
 from ..step import StepGraph
 
 
@@ -35,8 +36,9 @@ class Gemma3(Architecture):
         self.window = file.get_u32("gemma3.attention.sliding_window")
         self.sliding = self._pattern(file)
         self.wide = Rope("neox", hp.n_rot, hp.rope_base, hp.rope_scaling)
-        self.near = Rope("neox", hp.n_rot, file.get_f32("gemma3.rope.freq_base_swa", 10000.0))
-        self.cap = file.get_f32("gemma3.final_logit_softcapping", 0.0)
+        near = read_positive(file, "gemma3.rope.freq_base_swa", 10000.0, above=1.0)
+        self.near = Rope("neox", hp.n_rot, near)
+        self.cap = read_optional(file, "gemma3.final_logit_softcapping")
         # The 27B model scales queries by its embedding's share of a head, not by the head size.
         self.scale = hp.attention_scale
         if hp.n_layer == 62:

@@ -23,7 +23,17 @@ class Qwen35(Architecture):
         """Delta-net sizes, rotary sections, which layers are recurrent."""
         hp = self.hp
         self.delta: DeltaNetShape = read_delta_net(file, self.name, hp.eps, heads="tiled")
-        sections = file.get_array("qwen35.rope.dimension_sections", INT_KINDS, min_len=3, max_len=4)
+        if hp.head_dim_v != hp.head_dim_k:
+            raise ModelError(
+                f"{file.path}: qwen35.attention.value_length should be key_length "
+                f"{hp.head_dim_k}, got {hp.head_dim_v}"
+            )
+        key = "qwen35.rope.dimension_sections"
+        sections = file.get_array(key, INT_KINDS, min_len=3, max_len=4)
+        if min(sections) < 0 or not any(sections):
+            raise ModelError(
+                f"{file.path}: {key} should be counts, not all 0, got {sections.tolist()}"
+            )
         self.rope = Rope(
             "imrope",
             hp.n_rot,
@@ -38,9 +48,10 @@ class Qwen35(Architecture):
         if key in file.metadata:
             flags = file.get_array(key, INT_KINDS, min_len=n, max_len=self.hp.n_layer_all)
             return [bool(f) for f in flags[:n]]
-        interval = file.get_u32("qwen35.full_attention_interval", 4)
+        key = "qwen35.full_attention_interval"
+        interval = file.get_u32(key, 4)
         if interval < 1:
-            raise ModelError(f"{file.path}: full_attention_interval should be 1 or more, got 0")
+            raise ModelError(f"{file.path}: {key} should be 1 or more, got 0")
         return [(i + 1) % interval != 0 for i in range(n)]
 
     def wants(self) -> Iterator[Want]:

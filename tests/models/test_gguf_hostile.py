@@ -95,7 +95,8 @@ def test_byte_swapped_header(tmp_path: Path) -> None:
 def test_counts(tmp_path: Path, what: str, count: int) -> None:
     image = Image()
     setattr(image, what, count)
-    refuse(image.write(tmp_path / "n.gguf"), str(count))
+    part = "need at least" if count > 0 else "must be >= 0"
+    refuse(image.write(tmp_path / "n.gguf"), part, str(count))
 
 
 def _text(length: int) -> bytes:

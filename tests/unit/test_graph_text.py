@@ -112,5 +112,5 @@ def test_wrong_text_names_the_line(was: str, now: str, line: int, message: str) 
 
 
 def test_no_text_is_no_graph() -> None:
-    with pytest.raises(GraphError, match="graph text is empty"):
+    with pytest.raises(GraphError, match=r"graph text is empty"):
         parse(" \n")

@@ -26,7 +26,7 @@ def test_a_built_graph_is_accepted() -> None:
 def test_nodes_out_of_place_are_rejected() -> None:
     g = chain()
     g.nodes[1], g.nodes[2] = g.nodes[2], g.nodes[1]
-    with pytest.raises(GraphError, match="node 2.* stands at place 1 of graph 'chain'"):
+    with pytest.raises(GraphError, match=r"node 2.* stands at place 1 of graph 'chain'"):
         verify(g)
 
 
@@ -41,21 +41,21 @@ def test_later_inputs_are_rejected() -> None:
 def test_nodes_of_another_graph_are_rejected() -> None:
     g, other = chain(), chain()
     g.nodes[1] = replace(g.nodes[1], inputs=(other.nodes[0].value(),))
-    with pytest.raises(GraphError, match="is not an earlier value"):
+    with pytest.raises(GraphError, match=r"is not an earlier value"):
         verify(g)
 
 
 def test_outputs_that_a_node_does_not_have_are_rejected() -> None:
     g = chain()
     g.nodes[1] = replace(g.nodes[1], inputs=(Value(g.nodes[0], 3),))
-    with pytest.raises(GraphError, match="node 0 'x'.* has no such output"):
+    with pytest.raises(GraphError, match=r"node 0 'x'.* has no such output"):
         verify(g)
 
 
 def test_graph_outputs_belong_to_the_graph() -> None:
     g, other = chain(), chain()
     g.outputs["z"] = other.nodes[1].value()
-    with pytest.raises(GraphError, match="output 'z' of graph 'chain' is not one of its values"):
+    with pytest.raises(GraphError, match=r"output 'z' of graph 'chain' is not one of its values"):
         verify(g)
 
 
@@ -64,7 +64,7 @@ def test_graph_outputs_have_a_node_and_an_index(place: int) -> None:
     g = chain()
     node = Node(place, g.nodes[0].op, (), g.nodes[0].specs, "ghost") if place else g.nodes[0]
     g.outputs["z"] = Value(node, 0 if place else 1)
-    with pytest.raises(GraphError, match="output 'z' of graph 'chain' is not one of its values"):
+    with pytest.raises(GraphError, match=r"output 'z' of graph 'chain' is not one of its values"):
         verify(g)
 
 
@@ -79,7 +79,7 @@ def test_inputs_are_as_many_as_the_op_takes() -> None:
     g = chain()
     x = g.nodes[0].value()
     g.nodes[1] = replace(g.nodes[1], inputs=(x, x))
-    with pytest.raises(GraphError, match="sqr: takes x; got 2 inputs"):
+    with pytest.raises(GraphError, match=r"sqr: takes x; got 2 inputs"):
         verify(g)
 
 
@@ -87,7 +87,7 @@ def test_leaf_names_are_unique() -> None:
     g = Graph()
     g.input("x", (2,))
     g.nodes.append(Node(1, g.nodes[0].op, (), g.nodes[0].specs, "x"))
-    with pytest.raises(GraphError, match="two leaves are called 'x'"):
+    with pytest.raises(GraphError, match=r"two leaves are called 'x'"):
         verify(g)
 
 
@@ -102,7 +102,7 @@ def test_reading_a_view_of_an_old_version_is_rejected() -> None:
     old = g.view(s0, axis=0, start=1, stop=2)
     writer(g, s0)
     g.output("y", g.neg(old))
-    with pytest.raises(GraphError, match="neg: reads state version .* overwrites without"):
+    with pytest.raises(GraphError, match=r"neg: reads state version .* overwrites without"):
         verify(g)
 
 
@@ -119,7 +119,7 @@ def test_an_old_version_is_no_output() -> None:
     s0 = g.state("s", (4, 8))
     g.output("old", g.reshape(s0, shape=(8, 4)))
     writer(g, s0)
-    with pytest.raises(GraphError, match="output 'old' is a state version that is overwritten"):
+    with pytest.raises(GraphError, match=r"output 'old' is a state version that is overwritten"):
         verify(g)
 
 

@@ -1,6 +1,7 @@
-"""Writes opmethods.pyi, which gives the builder's op methods their types.
+"""Writes graph/opmethods.pyi, which gives the builder's op methods their types.
 
-`python -m riverrun.graph.stub` rewrites it; `--check` exits with 1 when it is out of date."""
+`python -m riverrun.tools.gen_stub` in a checkout rewrites it; with --check it exits with 1 when
+the file is out of date."""
 
 from __future__ import annotations
 
@@ -8,17 +9,16 @@ import dataclasses
 import sys
 from pathlib import Path
 
-from .op import OPS, Op
+from ..graph.op import Op
+from ..ops import OPS
 
-STUB = Path(__file__).with_name("opmethods.pyi")
+STUB = Path("graph/opmethods.pyi")
 
 
 def _method(cls: type[Op]) -> str:
     parts = ["self"]
     for name in cls.inputs:
-        if name.startswith("*"):
-            parts.append(f"{name}: Value")
-        elif name.endswith("?"):
+        if name.endswith("?"):
             parts.append(f"{name[:-1]}: Value | None = ...")
         else:
             parts.append(f"{name}: Value")
@@ -39,19 +39,17 @@ def generate() -> str:
     return head + "".join(_method(OPS[name]) for name in sorted(OPS))
 
 
-def main() -> int:
-    """Entry point."""
-    import riverrun.ops  # noqa: F401
-
+def main(arguments: list[str]) -> int:
+    """Write or check; the exit code."""
     text = generate()
-    if "--check" in sys.argv:
-        fresh = STUB.exists() and STUB.read_text() == text
-        print("up to date" if fresh else f"{STUB.name} is out of date: make stub")
-        return 0 if fresh else 1
-    STUB.write_text(text)
-    print(f"{STUB}: {len(OPS)} ops")
+    if "--check" not in arguments:
+        STUB.write_text(text)
+        print(f"{STUB}: {len(OPS)} ops")
+    elif not STUB.exists() or STUB.read_text() != text:
+        print(f"{STUB} is out of date: make stub", file=sys.stderr)
+        return 1
     return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,94 @@
+# Everything below works from a bare checkout with python3 (3.10 or later), a C++ compiler, make and
+# a package index. The virtual environment, the build and the results of earlier calls are reused.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+unexport PYTHONPATH
+
+FOLDERS := $(wildcard api graph ops backends models engine speculative server bench tools csrc)
+SOURCES := $(sort $(shell find $(FOLDERS) -type f -not -path '*/__pycache__/*'))
+CXX_FILES := $(wildcard csrc/*/*.cpp csrc/*/*.hpp csrc/*/*.h)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help run test test-full check lint stub stub-check docs docs-check bench build clean FORCE
+
+help:
+	@echo "make run         install, and continue a prompt with the bundled model"
+	@echo "make test        install, and run the test suite (ARGS='tests/ops -k rope')"
+	@echo "make test-full   the same with the long-running cases"
+	@echo "make check       formatting, lints, types, generated files, fast tests"
+	@echo "make bench       tokens per second of the bundled model (ARGS='--json')"
+	@echo "make build       compile in place for working on the code: PYTHONPATH=.dev"
+	@echo "make stub docs   rewrite the generated files"
+	@echo "make clean       remove what was built; the virtual environment stays"
+
+run: $(VENV)/.installed
+	$(BIN)/riverrun run -p "def quicksort(arr):" -n 64 --temp 0 $(ARGS)
+
+test: $(VENV)/.installed $(VENV)/.testing
+	$(BIN)/pytest -m "not full" $(ARGS) </dev/null
+
+test-full: $(VENV)/.installed $(VENV)/.testing
+	$(BIN)/pytest $(ARGS) </dev/null
+
+check: lint stub-check docs-check
+	$(BIN)/pytest -m "not full" tests/house tests/unit tests/ops </dev/null
+
+lint: $(VENV)/.installed $(VENV)/.testing
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
+	tools/dev_tree.sh
+	MYPYPATH=.dev $(BIN)/mypy -p riverrun
+
+stub stub-check docs docs-check: MODULE = $(if $(findstring stub,$@),gen_stub,gen_docs)
+stub docs: $(VENV)/.installed
+	$(BIN)/python -m riverrun.tools.$(MODULE)
+
+stub-check docs-check: $(VENV)/.installed
+	$(BIN)/python -m riverrun.tools.$(MODULE) --check
+
+bench: $(VENV)/.installed
+	$(BIN)/riverrun bench $(ARGS)
+
+build: $(VENV)/.installed
+	tools/dev_tree.sh
+	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S . -B build/dev -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
+	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/dev
+	ln -sfn $(CURDIR)/build/dev/_cpu*.so .dev/riverrun/
+
+clean:
+	rm -rf build dist .dev .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -f $(VENV)/.installed
+
+# Build requirements stay installed, because an environment of its own for each build would move the
+# compiler's paths and so compile everything again. cmake and ninja only where the system has none.
+$(VENV)/.ready: | $(BIN)/python
+	$(BIN)/pip install -q "scikit-build-core>=0.10" "pybind11>=2.13"
+	$(BIN)/python -c "from scikit_build_core.build import get_requires_for_build_wheel as r; print(*r())" \
+	  | xargs $(BIN)/pip install -q pybind11
+	touch $@
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# Holds the names of the sources, for files that come or go leave no newer file behind.
+build/sources: FORCE
+	@mkdir -p build
+	@printf '%s\n' $(SOURCES) >$@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+
+$(VENV)/.installed: $(VENV)/.ready build/sources $(SOURCES) pyproject.toml CMakeLists.txt
+	@echo "installing riverrun; the first build takes some minutes"
+	$(BIN)/pip install -q --no-build-isolation .
+	touch $@
+
+# The [test] extra of what is installed already.
+$(VENV)/.testing: pyproject.toml | $(VENV)/.installed
+	$(BIN)/pip install -q "riverrun[test]"
+	touch $@

@@ -1,0 +1,70 @@
+"""Timing helpers: repeated measurements and their spread, memory read bandwidth."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+READ_BYTES = 384 << 20
+
+
+@dataclass(frozen=True)
+class Times:
+    """Durations of repeated runs, in seconds."""
+
+    seconds: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """The median, in seconds."""
+        return statistics.median(self.seconds)
+
+    @property
+    def spread(self) -> float:
+        """(slowest - fastest) / median."""
+        return (max(self.seconds) - min(self.seconds)) / self.median
+
+    def rates(self, n: int) -> dict[str, float]:
+        """Tokens per second, t_s_*, of runs of n tokens, with the spread of the times."""
+        return {
+            "t_s_median": n / self.median,
+            "t_s_min": n / max(self.seconds),
+            "t_s_max": n / min(self.seconds),
+            "spread": self.spread,
+        }
+
+
+def repeat(
+    run: Callable[[], None], repetitions: int, before: Callable[[], None] = lambda: None
+) -> Times:
+    """Time `run`, each time after an untimed `before`; one unmeasured pair warms up."""
+    seconds = []
+    for _ in range(repetitions + 1):
+        before()
+        began = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - began)
+    return Times(tuple(seconds[1:]))
+
+
+def read_bandwidth(threads: int, nbytes: int = READ_BYTES, repetitions: int = 5) -> float:
+    """Bytes per second that `threads` threads read from memory: the fastest of several sweeps
+    over nbytes, which should be far more than the caches hold.
+
+    Each thread takes the maximum of its share, which numpy does in wide loads without the
+    interpreter's lock."""
+    array = np.ones(nbytes // 4, np.float32)
+    shares = np.array_split(array, threads)
+    with ThreadPoolExecutor(threads) as pool:
+        times = repeat(lambda: _sweep(pool, shares), repetitions)
+    return array.nbytes / min(times.seconds)
+
+
+def _sweep(pool: ThreadPoolExecutor, shares: Sequence[np.ndarray]) -> None:
+    for _ in pool.map(np.maximum.reduce, shares):
+        pass

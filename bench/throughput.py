@@ -1,0 +1,157 @@
+"""Tokens per second: passes of given sizes, and decoding token by token."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..backends import BoundPlan, Plan
+from ..engine import Model, Session
+from ..models.step import StepShape
+from .measure import repeat
+
+MAX_STEP = 64
+PROMPT = 16
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One measurement. name: "pass" evaluates n tokens of an empty sequence; "decode" evaluates n
+    tokens, one at a time and greedily, after a prompt of 16."""
+
+    name: str
+    n: int
+
+    @property
+    def kind(self) -> str:
+        """Which plans it runs.
+
+        "step" up to 64 tokens, with logits of every token, as a check of drafts needs them;
+        "prefill" beyond, in chunks of up to 512 tokens, with logits of the last."""
+        return "prefill" if self.name == "pass" and self.n > MAX_STEP else "step"
+
+    @property
+    def context(self) -> int:
+        """Tokens that the sequence holds in the end."""
+        return self.n + (PROMPT if self.name == "decode" else 0)
+
+
+def make_tests(sizes: Sequence[int], decode: int) -> list[Workload]:
+    """Passes of the given sizes, then decoding of that many tokens unless it is 0."""
+    return [Workload("pass", n) for n in sizes] + ([Workload("decode", decode)] if decode else [])
+
+
+def token_ids(n_vocab: int, n: int) -> list[int]:
+    """The same n ids every time; speed does not depend on which."""
+    return np.random.default_rng(0).integers(0, n_vocab, n).tolist()
+
+
+class TimedPlan(BoundPlan):
+    """A bound plan that keeps the duration of its last run, in seconds."""
+
+    def __init__(self, bound: BoundPlan) -> None:
+        self._bound = bound
+        self.inputs = bound.inputs
+        self.seconds = 0.0
+
+    @property
+    def outputs(self) -> dict[str, np.ndarray]:  # type: ignore[override]
+        """The outputs of the plan inside."""
+        return self._bound.outputs
+
+    def run(self, rows: int | None = None) -> None:
+        """Run and time it."""
+        began = time.perf_counter()
+        self._bound.run(rows)
+        self.seconds = time.perf_counter() - began
+
+
+class TimedSession(Session):
+    """A session whose plans are timed apart from the Python around them."""
+
+    def _bind(self, shape: StepShape, kind: str) -> TimedPlan:
+        bound = super()._bind(shape, kind)
+        if not isinstance(bound, TimedPlan):
+            bound = self._bound[shape, kind] = TimedPlan(bound)
+        return bound
+
+    @property
+    def single(self) -> TimedPlan:
+        """The plan of passes of one token."""
+        return self._bind(StepShape(1, 1, 1), "step")
+
+
+class Bench:
+    """Measurements over one session."""
+
+    def __init__(self, model: Model, n_ctx: int) -> None:
+        self.model, self.session = model, TimedSession(model, n_ctx)
+        self._tokens = token_ids(model.tokenizer.n_vocab or model.n_vocab, n_ctx)
+
+    def measure(self, test: Workload, repetitions: int) -> dict[str, Any]:
+        """A row of results: rates (t_s_*), their spread, and ms_median, the time of a pass; for
+        decoding that of one token, with decode_overhead_us, the part of it outside the plan."""
+        run = self._decode if test.name == "decode" else self._pass
+        return {"test": test.name, "n": test.n, "kind": test.kind, **run(test, repetitions)}
+
+    def _pass(self, test: Workload, repetitions: int) -> dict[str, float]:
+        tokens = self._tokens[: test.n]
+
+        def step() -> None:
+            self.session.evaluate([(0, tokens)], want="all")
+
+        def prefill() -> None:
+            self.session.prefill(tokens)
+
+        run = step if test.kind == "step" else prefill
+        times = repeat(run, repetitions, self.session.clear)
+        return {**times.rates(test.n), "ms_median": 1e3 * times.median}
+
+    def _decode(self, test: Workload, repetitions: int) -> dict[str, float]:
+        overheads: list[float] = []
+        token = 0
+
+        def prompt() -> None:
+            nonlocal token
+            self.session.clear()
+            token = int(np.argmax(self.session.prefill(self._tokens[:PROMPT])))
+
+        def decode() -> None:
+            nonlocal token
+            plan = self.session.single
+            for _ in range(test.n):
+                began = time.perf_counter()
+                token = int(np.argmax(self.session.decode(token)))
+                overheads.append(time.perf_counter() - began - plan.seconds)
+
+        times = repeat(decode, repetitions, prompt)
+        return {
+            **times.rates(test.n),
+            "ms_median": 1e3 * times.median / test.n,
+            "decode_overhead_us": 1e6 * statistics.median(overheads[test.n :]),
+        }
+
+    def weight_bytes(self) -> int:
+        """Bytes of weights, as they lie in the file, that evaluating one token reads."""
+        shape = StepShape(1, 1, 1)
+        return weight_bytes(self.model.plan(shape, self.session.capacity, "step"))
+
+
+def weight_bytes(plan: Plan) -> int:
+    """Bytes of the constants that a run of the plan reads; of tables, the rows looked up."""
+    whole: dict[str, int] = {}
+    rows = 0
+    for node in plan.graph.nodes:
+        for value in node.inputs:
+            if value is None or value.node.op.name != "constant":
+                continue
+            if node.op.name == "get_rows":
+                rows += value.spec.nbytes // value.shape[0] * node.specs[0].shape[0]
+            else:
+                whole[value.node.name] = value.spec.nbytes
+    return sum(whole.values()) + rows

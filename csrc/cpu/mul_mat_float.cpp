@@ -1,0 +1,209 @@
+// mul_mat with f32, f16 and bf16 weights in the ROWS16 layout: groups of 16 rows, [k][row].
+//
+// A tile is up to four groups times up to kTile rows of x, one running sum each, in ascending k,
+// cut at absolute multiples of kChunk: a row's result does not depend on the tile it is in.
+
+#include "kernel.hpp"
+#include "lanes.hpp"
+
+namespace {
+
+constexpr int kLanes = 16;
+constexpr int64_t kChunk = 512;      // values of k whose weights stay in cache
+constexpr int64_t kFewColumns = 32;  // above: chunks outside, groups inside
+constexpr int64_t kSmallWeight = 1 << 16;  // bytes that one thread reads faster than two meet
+
+// Running sums that the registers hold, and rows of x in a tile.
+#if defined(__AVX512BW__)
+constexpr int kSums = 16, kTile = 8;
+#else
+constexpr int kSums = 4, kTile = 4;
+#endif
+
+struct F32 {
+  static constexpr uint32_t kType = RR_F32;
+  static constexpr const char* kRefusal = "w is not packed f32";
+  static constexpr int64_t kBytes = 4;
+  RR_INLINE static Floats load(const uint8_t* p) { return f_load(p); }
+};
+
+struct F16 {
+  static constexpr uint32_t kType = RR_F16;
+  static constexpr const char* kRefusal = "w is not packed f16";
+  static constexpr int64_t kBytes = 2;
+  RR_INLINE static Floats load(const uint8_t* p) { return f_from_f16(p); }
+};
+
+struct BF16 {
+  static constexpr uint32_t kType = RR_BF16;
+  static constexpr const char* kRefusal = "w is not packed bf16";
+  static constexpr int64_t kBytes = 2;
+  RR_INLINE static Floats load(const uint8_t* p) { return f_from_bf16(p); }
+};
+
+struct TileJob {
+  const uint8_t* groups;  // the first group's weights, at begin
+  int64_t group_bytes;
+  int64_t begin, end;  // of k
+  const float* x[kTile];
+  float* y[kTile];
+  int64_t rows;  // that exist from the first group's first on
+  bool stream;   // the weights come from memory
+};
+
+// Steps of k from k on.
+template <class W, int R, int C, int STEPS>
+RR_INLINE void advance(const TileJob& job, const uint8_t* at, int64_t k, Floats (&sums)[R][C]) {
+#pragma GCC unroll 8
+  for (int s = 0; s < STEPS; ++s) {
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      const Floats w = W::load(at + r * job.group_bytes + s * kLanes * W::kBytes);
+#pragma GCC unroll 8
+      for (int c = 0; c < C; ++c) sums[r][c] = f_fma(w, f_splat(job.x[c][k + s]), sums[r][c]);
+    }
+  }
+}
+
+template <class W, int R, int C>
+void tile(const TileJob& job) {
+  constexpr int kSteps = 4;
+  constexpr int64_t kBytes = kLanes * W::kBytes;
+  Floats sums[R][C];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+    for (int c = 0; c < C; ++c) sums[r][c] = f_splat(0.0f);
+  const uint8_t* at = job.groups;
+  int64_t k = job.begin;
+  for (; k + kSteps <= job.end; k += kSteps, at += kSteps * kBytes) {
+    if (job.stream)
+      for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+        for (int i = 0; i < kSteps * kBytes; i += 64) {
+          __builtin_prefetch(at + r * job.group_bytes + i + 2048, 0, 3);
+          __builtin_prefetch(at + r * job.group_bytes + i + 16384, 0, 2);
+        }
+    advance<W, R, C, kSteps>(job, at, k, sums);
+  }
+  for (; k < job.end; ++k, at += kBytes) advance<W, R, C, 1>(job, at, k, sums);
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    const int64_t left = job.rows - r * kLanes;
+    const int rows = static_cast<int>(left < kLanes ? left : kLanes);
+#pragma GCC unroll 8
+    for (int c = 0; c < C; ++c) {
+      float* y = job.y[c] + r * kLanes;
+      Floats sum = sums[r][c];
+      if (job.begin > 0) sum = f_add(f_load_part(y, rows), sum);
+      f_store_part(y, sum, rows);
+    }
+  }
+}
+
+// Groups of a tile with `width` rows of x.
+inline int64_t groups_at_once(int64_t width) {
+  const int64_t fit = kSums / width;
+  return fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
+}
+
+template <class W, int C = kTile>
+inline void run_tile(int64_t groups, int64_t width, const TileJob& job) {
+  if (width == C) {
+    if (groups == 1) return tile<W, 1, C>(job);
+    if constexpr (kSums / C >= 2)
+      if (groups == 2) return tile<W, 2, C>(job);
+    if constexpr (kSums / C >= 4) return tile<W, 4, C>(job);
+  }
+  if constexpr (C > 1) run_tile<W, C - 1>(groups, width, job);
+}
+
+// One chunk of k of groups [group, end), times rows of x in [0, n).
+template <class W>
+void run_chunk(const rr_node* node, int64_t n, Range groups, int64_t begin) {
+  const rr_tensor &x = node->inputs[0], &w = node->inputs[1], &y = node->outputs[0];
+  const int64_t k = w.shape[1];
+  TileJob job;
+  job.group_bytes = k * kLanes * W::kBytes;
+  job.begin = begin;
+  job.end = begin + kChunk < k ? begin + kChunk : k;
+  for (int64_t c = 0; c < n; c += kTile) {
+    const int64_t width = n - c < kTile ? n - c : kTile;
+    job.stream = c == 0;
+    for (int64_t g = groups.begin; g < groups.end;) {
+      int64_t count = groups_at_once(width);
+      while (count > groups.end - g) count /= 2;
+      job.groups = static_cast<const uint8_t*>(w.data) + g * job.group_bytes +
+                   begin * kLanes * W::kBytes;
+      job.rows = w.shape[0] - g * kLanes;
+      for (int64_t i = 0; i < width; ++i) {
+        job.x[i] = reinterpret_cast<const float*>(row_ptr(x, c + i));
+        job.y[i] = reinterpret_cast<float*>(row_ptr(y, c + i)) + g * kLanes;
+      }
+      run_tile<W>(count, width, job);
+      g += count;
+    }
+  }
+}
+
+template <class W>
+void run(const rr_node* node, const rr_exec* exec) {
+  const rr_tensor &x = node->inputs[0], &w = node->inputs[1];
+  const int64_t n = real_rows(node, x), k = w.shape[1];
+  const Range groups = split(exec, (w.shape[0] + kLanes - 1) / kLanes);
+  // Few rows of x: weights are read as streams. Many: a chunk of x serves all groups.
+  if (n > kFewColumns) {
+    for (int64_t at = 0; at < k; at += kChunk)
+      for (int64_t g = groups.begin; g < groups.end; g += 4)
+        run_chunk<W>(node, n, {g, g + 4 < groups.end ? g + 4 : groups.end}, at);
+  } else {
+    for (int64_t g = groups.begin; g < groups.end; g += 4)
+      for (int64_t at = 0; at < k; at += kChunk)
+        run_chunk<W>(node, n, {g, g + 4 < groups.end ? g + 4 : groups.end}, at);
+  }
+}
+
+template <class W>
+int supports(const rr_node* node, char* why, size_t size) {
+  const rr_tensor &x = node->inputs[0], &w = node->inputs[1], &y = node->outputs[0];
+  if (w.dtype != W::kType || w.layout != RR_LAYOUT_ROWS16) return refuse(why, size, W::kRefusal);
+  if (x.dtype != RR_F32 || !dense_tail(x, 1) || !dense_tail(y, 1))
+    return refuse(why, size, "x and y need dense f32 rows");
+  return 1;
+}
+
+template <class W>
+size_t packed_bytes(int64_t rows, int64_t cols) {
+  return static_cast<size_t>((rows + kLanes - 1) / kLanes * kLanes * cols * W::kBytes);
+}
+
+template <class W>
+int32_t tasks(const rr_node* node) {
+  const rr_tensor& w = node->inputs[1];
+  if (packed_bytes<W>(w.shape[0], w.shape[1]) < kSmallWeight) return 1;
+  return static_cast<int32_t>((w.shape[0] + kLanes - 1) / kLanes);
+}
+
+// Rows beyond the last are zero.
+template <class W>
+void pack(const void* plain, void* packed, int64_t rows, int64_t cols) {
+  const char* from = static_cast<const char*>(plain);
+  char* to = static_cast<char*>(packed);
+  memset(to, 0, packed_bytes<W>(rows, cols));
+  for (int64_t r = 0; r < rows; ++r) {
+    char* out = to + (r / kLanes * kLanes * cols + r % kLanes) * W::kBytes;
+    for (int64_t k = 0; k < cols; ++k, from += W::kBytes)
+      memcpy(out + k * kLanes * W::kBytes, from, W::kBytes);
+  }
+}
+
+}  // namespace
+
+RR_KERNEL(f32, RR_ROW_EXACT, "mul_mat", supports<F32>, nullptr, tasks<F32>, run<F32>)
+RR_KERNEL(f16, RR_ROW_EXACT, "mul_mat", supports<F16>, nullptr, tasks<F16>, run<F16>)
+RR_KERNEL(bf16, RR_ROW_EXACT, "mul_mat", supports<BF16>, nullptr, tasks<BF16>, run<BF16>)
+#if RR_PRIORITY == 0
+RR_PACKER(pack_f32, RR_F32, RR_LAYOUT_ROWS16, packed_bytes<F32>, pack<F32>)
+RR_PACKER(pack_f16, RR_F16, RR_LAYOUT_ROWS16, packed_bytes<F16>, pack<F16>)
+RR_PACKER(pack_bf16, RR_BF16, RR_LAYOUT_ROWS16, packed_bytes<BF16>, pack<BF16>)
+#endif

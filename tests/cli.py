@@ -1,0 +1,47 @@
+"""Running the `riverrun` command in tests: in this process, or as one of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from riverrun.tools.main import main
+
+DEVICE = "reference"
+LIMIT = 120.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command left."""
+
+    code: int
+    out: str
+    err: str
+
+    def is_short_error(self, code: int) -> bool:
+        """Nothing on standard output, a message of one to three lines, and this exit code."""
+        lines = self.err.splitlines()
+        short = 1 <= len(lines) <= 3 and all(len(line) < 700 for line in lines)
+        return (self.code, self.out) == (code, "") and short and "Traceback" not in self.err
+
+
+def run_cli(capsys: pytest.CaptureFixture[str], *arguments: object) -> Outcome:
+    """Run a command line in this process."""
+    capsys.readouterr()
+    code = main([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return Outcome(code, captured.out, captured.err)
+
+
+def start_cli(*arguments: object, **options: Any) -> subprocess.Popen[bytes]:
+    """Start a command line in a process of its own, its outputs piped unless told otherwise."""
+    cleared = ("RIVERRUN_DEBUG", "PYTHONUNBUFFERED")
+    environment = {k: v for k, v in os.environ.items() if k not in cleared}
+    command = [sys.executable, "-m", "riverrun.tools.main", *map(str, arguments)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, env=environment, **{**pipes, **options})

@@ -1,0 +1,254 @@
+"""Dense float64 forward passes of every architecture: the oracle of the engine's tests.
+
+Written from the papers and the format's conventions alone; one sequence, no memory, no batching."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from tiny_models import TinyModel
+
+Array = np.ndarray
+
+
+def logits(model: TinyModel, tokens: list[int]) -> Array:
+    """Logits f64 [N, n_vocab] of every position of one sequence."""
+    return {"llama": Llama, "qwen3": Qwen3, "gemma3": Gemma3, "qwen35": Qwen35}[model.arch](
+        model
+    ).logits(tokens)
+
+
+def sigmoid(x: Array) -> Array:
+    return 1 / (1 + np.exp(-x))
+
+
+def silu(x: Array) -> Array:
+    return x * sigmoid(x)
+
+
+def gelu(x: Array) -> Array:
+    """The tanh approximation."""
+    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+class Dense:
+    """What the architectures share: keys by name, weights, and the pieces of a block."""
+
+    def __init__(self, model: TinyModel) -> None:
+        self.keys: dict[str, Any] = model.keys
+        self.w = model.stored()
+        self.n_embd: int = self.keys["embedding_length"]
+        self.eps = float(np.float32(self.keys["attention.layer_norm_rms_epsilon"]))
+        self.blocks = self.keys["block_count"] - self.keys.get("nextn_predict_layers", 0)
+
+    def logits(self, tokens: list[int]) -> Array:
+        x = self.embed(tokens)
+        for i in range(self.blocks):
+            x = self.block(i, x)
+        head = self.w.get("output.weight", self.w["token_embd.weight"])
+        return self.norm(x, "output_norm") @ head.T
+
+    def embed(self, tokens: list[int]) -> Array:
+        return self.w["token_embd.weight"][tokens]
+
+    def block(self, i: int, x: Array) -> Array:
+        b = f"blk.{i}."
+        x = x + self.attention(i, self.norm(x, b + "attn_norm"))
+        return x + self.ffn(b, self.norm(x, b + "ffn_norm"), silu)
+
+    def norm(self, x: Array, name: str) -> Array:
+        scale = np.sqrt((x**2).mean(-1, keepdims=True) + self.eps)
+        return x / scale * self.w[name + ".weight"]
+
+    def linear(self, x: Array, name: str) -> Array:
+        return x @ self.w[name + ".weight"].T + self.w.get(name + ".bias", 0.0)
+
+    def ffn(self, b: str, x: Array, act: Any) -> Array:
+        inner = act(self.linear(x, b + "ffn_gate")) * self.linear(x, b + "ffn_up")
+        return self.linear(inner, b + "ffn_down")
+
+    def per_layer(self, key: str, i: int) -> int:
+        value = self.keys[key]
+        return value[i] if isinstance(value, list) else value
+
+    def attention(self, i: int, x: Array) -> Array:
+        b, n = f"blk.{i}.", len(x)
+        heads = self.per_layer("attention.head_count", i)
+        shared = self.per_layer("attention.head_count_kv", i)
+        q = self.linear(x, b + "attn_q").reshape(n, heads, -1)
+        k = self.linear(x, b + "attn_k").reshape(n, shared, -1)
+        v = self.linear(x, b + "attn_v").reshape(n, shared, -1)
+        gate = None
+        if self.keys.get("ssm.inner_size"):
+            q, gate = np.split(q, 2, axis=2)
+        if b + "attn_q_norm.weight" in self.w:
+            q, k = self.norm(q, b + "attn_q_norm"), self.norm(k, b + "attn_k_norm")
+        angles, size = self.angles(i, np.arange(n), q.shape[2])
+        q, k = self.rotate(q, angles, size), self.rotate(k, angles, size)
+        k, v = (np.repeat(a, heads // shared, axis=1) for a in (k, v))
+        score = np.einsum("qhd,khd->hqk", q, k) * self.scale(i, q.shape[2])
+        past = np.arange(n)[:, None] - np.arange(n)[None, :]
+        window = self.window(i)
+        hidden = (past < 0) | ((past >= window) if window else False)
+        score = np.where(hidden, -np.inf, score)
+        weight = np.exp(score - score.max(-1, keepdims=True))
+        weight /= weight.sum(-1, keepdims=True)
+        out = np.einsum("hqk,khd->qhd", weight, v)
+        if gate is not None:
+            out = out * sigmoid(gate)
+        return self.linear(out.reshape(n, -1), b + "attn_output")
+
+    def scale(self, i: int, dim: int) -> float:
+        return self.keys.get("attention.scale", 1 / math.sqrt(dim))
+
+    def window(self, i: int) -> int:
+        return 0
+
+    def base(self, i: int) -> float:
+        return self.keys.get("rope.freq_base", 10000.0)
+
+    def scaled(self, i: int) -> bool:
+        return True
+
+    def angles(self, i: int, pos: Array, dim: int) -> tuple[Array, float]:
+        """Angles [N, pairs] of positions, and the factor on what they rotate."""
+        n_rot = self.keys.get("rope.dimension_count", dim)
+        base = self.base(i)
+        pair = np.arange(n_rot // 2)
+        freq = base ** (-2.0 * pair / n_rot)
+        if "rope_freqs.weight" in self.w:
+            freq = freq / self.w["rope_freqs.weight"]
+        size = self.keys.get("rope.scaling.attn_factor", 1.0)
+        factor = self.keys.get("rope.scaling.factor", self.keys.get("rope.scale_linear", 0.0))
+        kind = self.keys.get("rope.scaling.type", "linear")
+        if factor and kind == "yarn":
+            length = self.keys.get(
+                "rope.scaling.original_context_length", self.keys["context_length"]
+            )
+            # A pair keeps its frequency if it turns 32 times or more in the old context and is
+            # slowed by the whole factor if it turns once or less.
+            edge = [
+                n_rot * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(base))
+                for turns in (32, 1)
+            ]
+            low, high = max(0, math.floor(edge[0])), min(n_rot - 1, math.ceil(edge[1]))
+            slowed = np.clip((pair - low) / max(0.001, high - low), 0, 1)
+            freq = freq * (1 - slowed) + freq / factor * slowed
+            size *= 1 + 0.1 * math.log(factor)
+        elif factor and kind == "linear" and self.scaled(i):
+            freq = freq / factor
+        return self.streams(pos, len(pair)) * freq, size
+
+    def streams(self, pos: Array, pairs: int) -> Array:
+        return np.repeat(pos[:, None], pairs, axis=1)
+
+    def rotate(self, x: Array, angles: Array, size: float) -> Array:
+        """Pairs (i, i + n_rot/2); the axes behind them stay."""
+        half = angles.shape[1]
+        a, b, rest = np.split(x, [half, 2 * half], axis=2)
+        return np.concatenate([*self.turn(a, b, angles, size), rest], axis=2)
+
+    def turn(self, a: Array, b: Array, angles: Array, size: float) -> tuple[Array, Array]:
+        c, s = size * np.cos(angles)[:, None], size * np.sin(angles)[:, None]
+        return a * c - b * s, a * s + b * c
+
+
+class Llama(Dense):
+    def rotate(self, x: Array, angles: Array, size: float) -> Array:
+        """Pairs (2i, 2i + 1)."""
+        y, n_rot = x.copy(), 2 * angles.shape[1]
+        even, odd = x[..., 0:n_rot:2], x[..., 1:n_rot:2]
+        y[..., 0:n_rot:2], y[..., 1:n_rot:2] = self.turn(even, odd, angles, size)
+        return y
+
+
+class Qwen3(Dense):
+    """Norms of query and key heads come with their weights."""
+
+
+class Gemma3(Dense):
+    def embed(self, tokens: list[int]) -> Array:
+        return super().embed(tokens) * math.sqrt(self.n_embd)
+
+    def logits(self, tokens: list[int]) -> Array:
+        out = super().logits(tokens)
+        cap = self.keys.get("final_logit_softcapping", 0.0)
+        return cap * np.tanh(out / cap) if cap else out
+
+    def block(self, i: int, x: Array) -> Array:
+        b = f"blk.{i}."
+        mixed = self.attention(i, self.norm(x, b + "attn_norm"))
+        x = x + self.norm(mixed, b + "post_attention_norm")
+        out = self.ffn(b, self.norm(x, b + "ffn_norm"), gelu)
+        return x + self.norm(out, b + "post_ffw_norm")
+
+    def sliding(self, i: int) -> bool:
+        pattern = self.keys.get("attention.sliding_window_pattern", 6)
+        if isinstance(pattern, list):
+            return bool(pattern[i])
+        return i % pattern < pattern - 1
+
+    def window(self, i: int) -> int:
+        return self.keys["attention.sliding_window"] if self.sliding(i) else 0
+
+    def base(self, i: int) -> float:
+        return self.keys.get("rope.freq_base_swa", 1e4) if self.sliding(i) else super().base(i)
+
+    def scaled(self, i: int) -> bool:
+        return not self.sliding(i)
+
+
+class Qwen35(Dense):
+    def recurrent(self, i: int) -> bool:
+        given = self.keys.get("attention.recurrent_layers")
+        return given[i] if given else (i + 1) % self.keys.get("full_attention_interval", 4) != 0
+
+    def block(self, i: int, x: Array) -> Array:
+        b = f"blk.{i}."
+        h = self.norm(x, b + "attn_norm")
+        x = x + (self.delta_net(b, h) if self.recurrent(i) else self.attention(i, h))
+        return x + self.ffn(b, self.norm(x, b + "post_attention_norm"), silu)
+
+    def streams(self, pos: Array, pairs: int) -> Array:
+        """Which pair follows time, height, width or the fourth stream, in turns; a text token at p
+        is at (p, p, p, 0)."""
+        limits = self.keys["rope.dimension_sections"]
+        out = np.zeros((len(pos), pairs))
+        for i in range(pairs):
+            j = i % sum(limits)
+            if j < 3 * limits[j % 3]:
+                out[:, i] = pos
+        return out
+
+    def delta_net(self, b: str, x: Array) -> Array:
+        n, dim = len(x), self.keys["ssm.state_size"]
+        k_heads, v_heads = self.keys["ssm.group_count"], self.keys["ssm.time_step_rank"]
+        u = self.linear(x, b + "attn_qkv")
+        taps = self.w[b + "ssm_conv1d.weight"]
+        width = taps.shape[1]
+        padded = np.concatenate([np.zeros((width - 1, u.shape[1])), u])
+        c = silu(np.stack([(padded[t : t + width].T * taps).sum(1) for t in range(n)]))
+        q, k, v = np.split(c, [k_heads * dim, 2 * k_heads * dim], axis=1)
+        q, k = (self.unit(a.reshape(n, k_heads, dim)) for a in (q, k))
+        v = v.reshape(n, v_heads, dim)
+        beta = sigmoid(self.linear(x, b + "ssm_beta"))
+        rate = np.log1p(np.exp(self.linear(x, b + "ssm_alpha") + self.w[b + "ssm_dt.bias"]))
+        decay = np.exp(rate * self.w[b + "ssm_a"])
+        out = np.zeros((n, v_heads, dim))
+        for h in range(v_heads):
+            state = np.zeros((dim, dim))
+            for t in range(n):
+                key = k[t, h % k_heads]
+                state = decay[t, h] * state
+                error = beta[t, h] * (v[t, h] - state @ key)
+                state = state + np.outer(error, key)
+                out[t, h] = state @ q[t, h % k_heads] / math.sqrt(dim)
+        out = self.norm(out, b + "ssm_norm") * silu(
+            self.linear(x, b + "attn_gate").reshape(out.shape)
+        )
+        return self.linear(out.reshape(n, -1), b + "ssm_out")
+
+    def unit(self, x: Array) -> Array:
+        return x / np.sqrt((x**2).sum(-1, keepdims=True) + self.eps)

@@ -1,0 +1,55 @@
+"""One op on the CPU backend, from arrays to arrays."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import riverrun.ops  # noqa: F401
+from riverrun.backends.cpu import CpuBackend
+from riverrun.backends.harness import Built, execute
+from riverrun.graph import Graph, Value
+
+
+@cache
+def cpu(threads: int = 1) -> CpuBackend:
+    """A backend with that many threads, made once."""
+    return CpuBackend(threads)
+
+
+def feed(g: Graph, arrays: dict[str, np.ndarray]) -> list[Value]:
+    """An input for each array."""
+    names = {"f4": "f32", "f2": "f16", "i4": "i32"}
+    return [g.input(k, a.shape, names[a.dtype.str[1:]]) for k, a in arrays.items()]
+
+
+def run_graph(
+    g: Graph, arrays: dict[str, np.ndarray], threads: int = 1, rows: int | None = None
+) -> dict[str, np.ndarray]:
+    """All outputs of a graph by name; memory that nothing wrote to reads as NaN."""
+    return execute(cpu(threads), Built(g, g.nodes[-1], arrays, {}), rows=rows)
+
+
+def compute(
+    op: str, *arrays: np.ndarray, threads: int = 1, rows: int | None = None, **attributes: Any
+) -> Any:
+    """What a kernel makes of its inputs: an array, or a tuple of several."""
+    g = Graph(op)
+    named = {f"x{i}": a for i, a in enumerate(arrays)}
+    results = getattr(g, op)(*feed(g, named), **attributes)
+    several = isinstance(results, tuple)
+    for i, value in enumerate(results if several else (results,)):
+        g.output(f"y{i}", value)
+    out = run_graph(g, named, threads, rows)
+    return tuple(out.values()) if several else out["y0"]
+
+
+def bits(x: np.ndarray) -> np.ndarray:
+    """The bytes of an array, in which -0.0 and NaN compare as they are."""
+    return np.ascontiguousarray(x).view(np.uint8)
+
+
+def normal(seed: int, *shape: int) -> np.ndarray:
+    """Fixed normal values, f32."""
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)

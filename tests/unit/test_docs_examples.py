@@ -1,0 +1,98 @@
+"""The examples of docs/ do what the text around them says."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import riverrun.ops
+from paths import ROOT
+from riverrun.backends import open_backend
+from riverrun.backends.harness import run_case
+from riverrun.graph import OPS
+from riverrun.graph.case import op_cases
+from riverrun.graph.errors import AttributeValueError, DTypeError
+
+NAME = "leaky_relu"
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The fenced blocks of a page in a language."""
+    text = (ROOT / "docs" / page).read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.M | re.S)
+
+
+@pytest.fixture
+def example_op(tmp_path: Path) -> Iterator[str]:
+    """The op file of adding-an-op.md, as if it stood in ops/."""
+    assert NAME not in OPS
+    module_name = f"{riverrun.ops.__name__}.{NAME}"
+    path = tmp_path / f"{NAME}.py"
+    path.write_text(blocks("adding-an-op.md", "python")[0])
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+        yield NAME
+    finally:
+        OPS.pop(NAME, None)
+        del sys.modules[module_name]
+
+
+def test_the_op_of_the_page_runs(example_op: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, use = blocks("adding-an-op.md", "python")
+    scope: dict[str, object] = {}
+    exec(use, scope)
+    printed = np.array([float(n) for n in re.findall(r"-?\d+\.?\d*", capsys.readouterr().out)])
+    assert np.allclose(printed, [1.0, -0.1, 0.5, -0.2, 0.0, 3.0])
+
+
+def test_the_cases_of_the_page_pass(example_op: str) -> None:
+    cases = op_cases(OPS[example_op])
+    assert len(cases) == 7
+    results = [run_case(open_backend("reference"), c) for c in cases if "perf" not in c.tags]
+    assert [r.status for r in results] == ["passed"] * 6
+    assert run_case(open_backend("cpu", 1), cases[0]).why == "no kernel of this op"
+
+
+def test_the_op_of_the_page_refuses(example_op: str) -> None:
+    g = riverrun.Graph()
+    with pytest.raises(
+        AttributeValueError, match="'slope' should be at least 0 and below 1, got 2"
+    ):
+        g.leaky_relu(g.input("x", (2,)), slope=2.0)
+    with pytest.raises(DTypeError, match="leaky_relu: 'x' should be f32, got f16"):
+        g.leaky_relu(g.input("h", (2,), "f16"), slope=0.5)
+
+
+@pytest.mark.parametrize("flags", [[], ["-mavx2", "-mfma", "-mf16c"]], ids=["base", "avx2"])
+def test_the_kernel_of_the_page_compiles(tmp_path: Path, flags: list[str]) -> None:
+    compiler = os.environ.get("CXX") or shutil.which("c++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    if flags and os.uname().machine != "x86_64":
+        pytest.skip("flags of another processor")
+    source = tmp_path / f"{NAME}.cpp"
+    source.write_text(blocks("adding-a-kernel.md", "cpp")[0])
+    includes = [f"-I{ROOT / 'csrc' / d}" for d in ("include", "common", "cpu")]
+    command = [compiler, "-std=gnu++17", "-Wall", "-Wextra", "-Wno-psabi", "-Werror", *flags]
+    command += [*includes, "-fsyntax-only", str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", sorted(p.name for p in (ROOT / "docs").glob("*.md")))
+def test_links_and_named_files_exist(page: str) -> None:
+    text = re.sub(r"^```.*?^```$", "", (ROOT / "docs" / page).read_text(), flags=re.M | re.S)
+    links = [t for t in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text) if "://" not in t]
+    assert [t for t in links if not (ROOT / "docs" / t).exists()] == []

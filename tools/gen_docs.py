@@ -1,0 +1,128 @@
+"""Writes docs/ops.md from the registry of ops and the table of kernels.
+
+`python -m riverrun.tools.gen_docs` in a checkout rewrites it; with --check it exits with 1 when
+the file is out of date. The kernels are those of an x86-64 build, which has the most levels."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import platform
+import sys
+from pathlib import Path
+
+from .. import _cpu
+from ..graph.case import op_cases
+from ..graph.op import Op
+from ..ops import OPS
+
+PAGE = Path("docs/ops.md")
+HEAD = """# Ops
+
+Generated from the op classes in `ops/` by `make docs`; do not edit. Each op is a method of
+`riverrun.Graph`; [adding-an-op.md](adding-an-op.md) says how to write another.
+
+Shapes are row-major, the last axis fastest. N tokens of all sequences lie flat; B sequences,
+H heads, D or S head size, R rows of a state, K planes of a ring. Cases are the inputs that every
+backend's result is held against the numpy reference with, and, apart, those for measuring.
+
+| op | result | CPU kernels | cases |
+|---|---|---|---|
+"""
+
+
+def levels(name: str) -> list[str]:
+    """The instruction-set levels that have a kernel of an op, lowest first."""
+    found = sorted((k["priority"], k["isa"]) for k in _cpu.kernels() if k["op"] == name)
+    return list(dict.fromkeys(isa for _, isa in found))
+
+
+def signature(cls: type[Op]) -> str:
+    """The builder call with its results: `y = g.rms_norm(x, w=None, *, eps: float)`."""
+    parts = [f"{n[:-1]}=None" if n.endswith("?") else n for n in cls.inputs]
+    fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+    if fields and not cls.inputs[-1].startswith("*"):
+        parts.append("*")
+    for f in fields:
+        default = "" if f.default is dataclasses.MISSING else f" = {f.default!r}"
+        parts.append(f"{f.name}: {f.type}{default}")
+    return f"{', '.join(cls.outputs)} = g.{cls.name}({', '.join(parts)})"
+
+
+def properties(cls: type[Op]) -> list[str]:
+    """What the class declares beside its meaning, one sentence each."""
+    lines = []
+    if cls.view:
+        lines.append("A view: the result is the input's memory, and nothing runs.")
+    for output, source in cls.writes.items():
+        lines.append(f"`{output}` is the next version of the state `{source}`, in its memory.")
+    for output, sources in cls.inplace.items():
+        names = " or ".join(f"`{s}`" for s in sources.split())
+        lines.append(f"`{output}` may take the memory of {names} where that dies here.")
+    if cls.constants:
+        names = ", ".join(f"`{c}`" for c in cls.constants)
+        lines.append(f"A weight in practice, which backends may repack: {names}.")
+    if cls.rowwise:
+        lines.append("Row-wise: row i of the result depends on row i of the inputs only.")
+    return lines
+
+
+def kernels(cls: type[Op]) -> str:
+    """The sentence about CPU kernels."""
+    if cls.view:
+        return "No kernel is needed."
+    rows = [k for k in _cpu.kernels() if k["op"] == cls.name]
+    if not rows:
+        return "No CPU kernel."
+    bounds = sorted({k["bound"] or "not row-exact" for k in rows if not k["row_exact"]})
+    exact = "row-exact" if not bounds else "; ".join(bounds)
+    return f"CPU kernels: {', '.join(levels(cls.name))}; {exact}."
+
+
+def cases(cls: type[Op]) -> tuple[int, int]:
+    """How many cases are for testing and for measuring."""
+    tags = [case.tags for case in op_cases(cls)]
+    perf = sum("perf" in t for t in tags)
+    return len(tags) - perf, perf
+
+
+def row(cls: type[Op]) -> str:
+    """The op's line in the table."""
+    where = "view" if cls.view else ", ".join(levels(cls.name)) or "none"
+    test, perf = cases(cls)
+    results = ", ".join(cls.outputs)
+    return f"| [{cls.name}](#{cls.name}) | {results} | {where} | {test} + {perf} |\n"
+
+
+def section(cls: type[Op]) -> str:
+    """The op's section: call, meaning, properties, kernels, source file."""
+    module = cls.__module__.split(".", 1)[1].replace(".", "/")
+    facts = [*properties(cls), kernels(cls), f"Defined in `{module}.py`."]
+    meaning = inspect.cleandoc(cls.__doc__ or "")
+    code = f"```text\n{signature(cls)}\n\n{meaning}\n```\n\n"
+    return f"\n## {cls.name}\n\n{code}" + "".join(f"- {fact}\n" for fact in facts)
+
+
+def generate() -> str:
+    """The page's text."""
+    known = [OPS[name] for name in sorted(OPS)]
+    return HEAD + "".join(map(row, known)) + "".join(map(section, known))
+
+
+def main(arguments: list[str]) -> int:
+    """Write or check; the exit code."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        print(f"{PAGE} lists the kernels of an x86-64 build, which this is not", file=sys.stderr)
+        return 0 if "--check" in arguments else 1
+    text = generate()
+    if "--check" not in arguments:
+        PAGE.write_text(text)
+        print(f"{PAGE}: {len(OPS)} ops")
+    elif not PAGE.exists() or PAGE.read_text() != text:
+        print(f"{PAGE} is out of date: make docs", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
