@@ -17,8 +17,6 @@ QUANTISED_PRODUCT = 2e-4
 BY_OP = {
     # sums of several thousand f32 products
     "mul_mat": 1e-10,
-    # angles of up to 1e5 radians: the f32 reduction loses some 1e-6 of a turn
-    "rope": 1e-9,
     # state is carried through hundreds of f32 updates
     "gated_delta_net": 1e-9,
     # exponentials of f32 scores of magnitude up to 110

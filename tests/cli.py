@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from riverrun.tools.main import main
 
-DEVICE = "reference"
+DEVICE = "cpu"
 LIMIT = 120.0
 
 
@@ -38,10 +40,17 @@ def run_cli(capsys: pytest.CaptureFixture[str], *arguments: object) -> Outcome:
     return Outcome(code, captured.out, captured.err)
 
 
-def start_cli(*arguments: object, **options: Any) -> subprocess.Popen[bytes]:
-    """Start a command line in a process of its own, its outputs piped unless told otherwise."""
+@contextmanager
+def start_cli(*arguments: object, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A command line in a process of its own, its outputs piped unless told otherwise; it does
+    not outlive the block."""
     cleared = ("RIVERRUN_DEBUG", "PYTHONUNBUFFERED")
     environment = {k: v for k, v in os.environ.items() if k not in cleared}
     command = [sys.executable, "-m", "riverrun.tools.main", *map(str, arguments)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, env=environment, **{**pipes, **options})
+    process = subprocess.Popen(command, env=environment, **{**pipes, **options})
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()

@@ -333,6 +333,7 @@ VARIANTS: dict[str, Callable[[], TinyModel]] = {
     "qwen35": qwen35,
     "qwen35,v=2k,tied": lambda: qwen35(v_heads=4, tied=True),
     "qwen35,v=3k": lambda: qwen35(v_heads=6),
+    "qwen35,eps": lambda: qwen35(attention__layer_norm_rms_epsilon=1e-2),
     "qwen35,mtp": lambda: qwen35(mtp=1),
     "qwen35,recurrent": lambda: qwen35(recurrent=[False, True, True, False]),
     "qwen35,all recurrent": lambda: qwen35(recurrent=[True] * 4),

@@ -175,7 +175,7 @@ def _drain(generation: Generation, emit: Callable[[str], None]) -> BaseException
 
 
 def _write(text: str) -> None:
-    print(text, end="")
+    print(text, end="", flush=True)
 
 
 def _summary(generation: Generation, reason: str) -> str:

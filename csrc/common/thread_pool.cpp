@@ -16,11 +16,14 @@ inline void relax() {
 #endif
 }
 
+// Some microseconds, which is how long most nodes last.
+constexpr int kSpinsBeforeYield = 128;
+
 // Spins, then offers the core: another process may hold the thread that is waited for.
 template <class Done>
 void spin_until(Done done) {
   for (int turn = 0; !done(); ++turn) {
-    if (turn < 4096)
+    if (turn < kSpinsBeforeYield)
       relax();
     else
       std::this_thread::yield();

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import signal
 from typing import Any
@@ -162,24 +163,28 @@ def test_object_of_a_failed_run(
     assert "kernel 'add' failed" in outcome.err
 
 
+ENDLESS = (*GREEDY, "-p", "def ", "-n", -1, "--ignore-eos", "-c", 65536)
+
+
 def test_streams_and_stops_at_an_interrupt() -> None:
-    process = start_cli(*GREEDY, "-p", "def ", "-n", -1, "--ignore-eos", "-c", 16384)
-    assert process.stdout is not None
-    head = process.stdout.read(len("def ") + 2)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=LIMIT)
+    with start_cli(*ENDLESS) as process:
+        assert process.stdout is not None
+        head = process.stdout.read(len("def ") + 2)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 130
     assert (head + out).startswith(b"def ") and out.endswith(b"\n")
+    assert len(head + out) < io.DEFAULT_BUFFER_SIZE, "text should not wait for a full buffer"
     assert b"interrupted" in err and len(err.splitlines()) == 1
 
 
 def test_reader_that_goes_away() -> None:
-    process = start_cli(*GREEDY, "-p", "def ", "-n", -1, "--ignore-eos", "-c", 16384)
-    assert process.stdout is not None and process.stderr is not None
-    process.stdout.read(1)
-    process.stdout.close()
-    err = process.stderr.read()
-    assert process.wait(LIMIT) == 141
+    with start_cli(*ENDLESS) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.read(1)
+        process.stdout.close()
+        err = process.stderr.read()
+        assert process.wait(LIMIT) == 141
     assert err == b""
 
 

@@ -197,8 +197,8 @@ def test_fault_in_mid_text(
 
 
 def test_full_disk() -> None:
-    with open("/dev/full", "wb") as full:
-        process = start_cli(*DEMO_RUN, "-p", "def ", "-n", 2, stdout=full)
+    arguments = (*DEMO_RUN, "-p", "def ", "-n", 2)
+    with open("/dev/full", "wb") as full, start_cli(*arguments, stdout=full) as process:
         _, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 1
     assert b"No space left" in err and len(err.splitlines()) <= 3 and b"Traceback" not in err
