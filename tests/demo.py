@@ -6,9 +6,8 @@ import json
 from functools import cache
 from pathlib import Path
 
-from paths import DATA, DEMO, shared
-
 import riverrun as rr
+from paths import DATA, DEMO, shared
 
 PROMPTS = {p["name"]: p for p in json.loads((DATA / "golden.json").read_text())["prompts"]}
 

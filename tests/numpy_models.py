@@ -13,11 +13,21 @@ from tiny_models import TinyModel
 Array = np.ndarray
 
 
-def logits(model: TinyModel, tokens: list[int]) -> Array:
-    """Logits f64 [N, n_vocab] of every position of one sequence."""
-    return {"llama": Llama, "qwen3": Qwen3, "gemma3": Gemma3, "qwen35": Qwen35}[model.arch](
-        model
-    ).logits(tokens)
+def logits(model: TinyModel, tokens: list[int], rounded: bool = False) -> Array:
+    """Logits f64 [N, n_vocab] of every position of one sequence.
+
+    rounded: what a q8_0 matrix multiplies is rounded to 8 bits in blocks of 32 first."""
+    kinds: dict[str, type[Dense]] = {"llama": Llama, "qwen3": Qwen3}
+    kinds |= {"gemma3": Gemma3, "qwen35": Qwen35}
+    return kinds[model.arch](model, rounded).logits(tokens)
+
+
+def to_8_bits(x: Array) -> Array:
+    """The nearest of 255 levels between plus and minus the largest of each block of 32."""
+    blocks = x.reshape(-1, 32)
+    step = np.abs(blocks).max(1, keepdims=True) / 127
+    levels = np.round(np.divide(blocks, step, out=np.zeros_like(blocks), where=step > 0))
+    return (levels * step).reshape(x.shape)
 
 
 def sigmoid(x: Array) -> Array:
@@ -36,8 +46,9 @@ def gelu(x: Array) -> Array:
 class Dense:
     """What the architectures share: keys by name, weights, and the pieces of a block."""
 
-    def __init__(self, model: TinyModel) -> None:
+    def __init__(self, model: TinyModel, rounded: bool = False) -> None:
         self.keys: dict[str, Any] = model.keys
+        self.before = to_8_bits if rounded and model.kind == "q8_0" else np.asarray
         self.w = model.stored()
         self.n_embd: int = self.keys["embedding_length"]
         self.eps = float(np.float32(self.keys["attention.layer_norm_rms_epsilon"]))
@@ -47,8 +58,8 @@ class Dense:
         x = self.embed(tokens)
         for i in range(self.blocks):
             x = self.block(i, x)
-        head = self.w.get("output.weight", self.w["token_embd.weight"])
-        return self.norm(x, "output_norm") @ head.T
+        head = "output" if "output.weight" in self.w else "token_embd"
+        return self.linear(self.norm(x, "output_norm"), head)
 
     def embed(self, tokens: list[int]) -> Array:
         return self.w["token_embd.weight"][tokens]
@@ -63,7 +74,7 @@ class Dense:
         return x / scale * self.w[name + ".weight"]
 
     def linear(self, x: Array, name: str) -> Array:
-        return x @ self.w[name + ".weight"].T + self.w.get(name + ".bias", 0.0)
+        return self.before(x) @ self.w[name + ".weight"].T + self.w.get(name + ".bias", 0.0)
 
     def ffn(self, b: str, x: Array, act: Any) -> Array:
         inner = act(self.linear(x, b + "ffn_gate")) * self.linear(x, b + "ffn_up")

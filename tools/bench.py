@@ -10,7 +10,7 @@ import typer
 
 from .loading import load_model
 from .messages import note
-from .options import Context, DeviceName, Json, ModelPath, Threads, integers
+from .options import DeviceName, Json, ModelPath, Threads, integers
 
 Sizes: TypeAlias = Annotated[
     str, typer.Option("-p", metavar="N,N,...", help="Tokens per pass, each a test of its own.")
@@ -20,6 +20,17 @@ Decode: TypeAlias = Annotated[
 ]
 Repetitions: TypeAlias = Annotated[
     int, typer.Option("-r", metavar="R", min=1, help="Repetitions, after one that warms up.")
+]
+Context: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "-c",
+        "--ctx-size",
+        metavar="CTX",
+        min=1,
+        help="Context size in tokens.",
+        show_default="what the longest test needs",
+    ),
 ]
 WithPeer: TypeAlias = Annotated[
     bool, typer.Option("--peer", help="Run ik_llama.cpp on the same file beside it.")

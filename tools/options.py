@@ -11,17 +11,6 @@ ModelPath: TypeAlias = Annotated[
     Path | None,
     typer.Argument(metavar="MODEL", help="GGUF file.", show_default="the bundled demo model"),
 ]
-Context: TypeAlias = Annotated[
-    int | None,
-    typer.Option(
-        "-c",
-        "--ctx-size",
-        metavar="CTX",
-        min=1,
-        help="Context size in tokens.",
-        show_default="the model's own, up to 4096",
-    ),
-]
 Threads: TypeAlias = Annotated[
     int | None,
     typer.Option(

@@ -10,7 +10,7 @@ import typer
 
 from .loading import load_model
 from .messages import note
-from .options import Context, DeviceName, Json, ModelPath, Threads, integers
+from .options import DeviceName, Json, ModelPath, Threads, integers
 
 if TYPE_CHECKING:
     from ..engine import Generation
@@ -49,6 +49,17 @@ PresencePenalty: TypeAlias = Annotated[
     float, Option("--presence-penalty", help="Subtracted from tokens seen recently; 0: off.")
 ]
 Seed: TypeAlias = Annotated[int, Option("--seed", metavar="S", help="Seed; -1: a random one.")]
+Context: TypeAlias = Annotated[
+    int | None,
+    Option(
+        "-c",
+        "--ctx-size",
+        metavar="CTX",
+        min=1,
+        help="Context size in tokens.",
+        show_default="the model's own, up to 4096",
+    ),
+]
 Stop: TypeAlias = Annotated[
     list[str] | None, Option("--stop", metavar="STR", help="Text that ends it; repeatable.")
 ]

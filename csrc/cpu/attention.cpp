@@ -106,6 +106,7 @@ bool check(const Task& task, const rr_exec* exec) {
     return false;
   for (Block block = {}; next(task, block);) {
     const int32_t* pages = task.table + block.b * task.table_pages;
+    if (block.seen.begin == block.seen.end) continue;
     for (int64_t p = block.seen.begin / task.page; p * task.page < block.seen.end; ++p) {
       if (pages[p] >= 0 && pages[p] < task.pool_pages) continue;
       char message[160];

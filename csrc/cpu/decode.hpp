@@ -46,8 +46,8 @@ inline void decode_f16(const uint8_t* row, float* out, int64_t n) {
 
 inline void decode_bf16(const uint8_t* row, float* out, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
-    const uint32_t bits = static_cast<uint32_t>(row[2 * i]) << 16 |
-                          static_cast<uint32_t>(row[2 * i + 1]) << 24;
+    const uint32_t bits =
+        static_cast<uint32_t>(row[2 * i]) << 16 | static_cast<uint32_t>(row[2 * i + 1]) << 24;
     memcpy(out + i, &bits, sizeof bits);
   }
 }

@@ -91,7 +91,9 @@ RR_INLINE Bytes b_shl(Bytes a) {
   return _mm512_slli_epi16(a, N);
 }
 
-RR_INLINE Floats f_bits(Ints a) { return _mm512_castsi512_ps(a); }
+RR_INLINE Floats f_bits(Ints a) {
+  return _mm512_castsi512_ps(a);
+}
 RR_INLINE Ints i_splat(int32_t x) {
   return _mm512_set1_epi32(x);
 }
@@ -193,7 +195,9 @@ RR_INLINE Bytes b_shl(Bytes x) {
   return {_mm256_slli_epi16(x.a, N), _mm256_slli_epi16(x.b, N)};
 }
 
-RR_INLINE Floats f_bits(Ints x) { return {_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)}; }
+RR_INLINE Floats f_bits(Ints x) {
+  return {_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)};
+}
 RR_INLINE Ints i_splat(int32_t x) {
   return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)};
 }

@@ -9,8 +9,8 @@
 namespace {
 
 constexpr int kLanes = 16;
-constexpr int64_t kChunk = 512;      // values of k whose weights stay in cache
-constexpr int64_t kFewColumns = 32;  // above: chunks outside, groups inside
+constexpr int64_t kChunk = 512;            // values of k whose weights stay in cache
+constexpr int64_t kFewColumns = 32;        // above: chunks outside, groups inside
 constexpr int64_t kSmallWeight = 1 << 16;  // bytes that one thread reads faster than two meet
 
 // Running sums that the registers hold, and rows of x in a tile.
@@ -133,8 +133,8 @@ void run_chunk(const rr_node* node, int64_t n, Range groups, int64_t begin) {
     for (int64_t g = groups.begin; g < groups.end;) {
       int64_t count = groups_at_once(width);
       while (count > groups.end - g) count /= 2;
-      job.groups = static_cast<const uint8_t*>(w.data) + g * job.group_bytes +
-                   begin * kLanes * W::kBytes;
+      job.groups =
+          static_cast<const uint8_t*>(w.data) + g * job.group_bytes + begin * kLanes * W::kBytes;
       job.rows = w.shape[0] - g * kLanes;
       for (int64_t i = 0; i < width; ++i) {
         job.x[i] = reinterpret_cast<const float*>(row_ptr(x, c + i));

@@ -1,5 +1,5 @@
-// mul_mat with q4_k weights: 256 values, d and dmin f16, eight 6-bit scales s and minima m, nibbles.
-// y = d * s_j * q - dmin * m_j in sub-block j of 32 values.
+// mul_mat with q4_k weights: 256 values, d and dmin f16, eight 6-bit scales s and minima m,
+// nibbles. y = d * s_j * q - dmin * m_j in sub-block j of 32 values.
 //
 // A group is, per block of k: d [row], dmin [row], the 12 bytes of scales and minima as
 // [12][row], and 32 vectors [row][4] of nibbles, eight for each pair of sub-blocks: low nibbles
@@ -28,7 +28,8 @@ struct Q4_K {
       memcpy(group + 2 * lane, row, 2);
       memcpy(group + 32 + 2 * lane, row + 2, 2);
       for (int i = 0; i < 12; ++i) group[kScales + 16 * i + lane] = row[4 + i];
-      for (int i = 0; i < 32; ++i) memcpy(group + kNibbles + 64 * i + 4 * lane, row + 16 + 4 * i, 4);
+      for (int i = 0; i < 32; ++i)
+        memcpy(group + kNibbles + 64 * i + 4 * lane, row + 16 + 4 * i, 4);
     }
   }
 
@@ -53,14 +54,14 @@ struct Q4_K {
 #endif
 
   // One sub-block: weights w with scale d * s and minimum -dmin * m.
-  template <int C>
-  RR_INLINE static void add(const Bytes (&w)[8], Floats scale, Floats minimum, XBlock<C> x,
+  template <int C, class Weights>
+  RR_INLINE static void add(const Weights& w, Floats scale, Floats minimum, const XBlock<C>& x,
                             Floats (&sums)[C]) {
     const Floats taken = surplus(scale);
     Ints whole[C];
 #pragma GCC unroll 8
     for (int c = 0; c < C; ++c) whole[c] = i_splat(kIntBias);
-    dots<4>(w, x.q(0), whole);
+    dots<4, 8>(w, x.q(0), whole);
 #pragma GCC unroll 8
     for (int c = 0; c < C; ++c) {
       sums[c] = f_fma(minimum, f_splat(x.number(0, c)), sums[c]);
@@ -82,15 +83,12 @@ struct Q4_K {
       for (int pair = 0; pair < 4; ++pair) {
         const uint8_t* v = unit + kNibbles + 512 * pair;
         const uint8_t *s = bytes + 32 * pair, *m = s + 128;
-        Bytes w[8];
-#pragma GCC unroll 8
-        for (int i = 0; i < 8; ++i) w[i] = b_and(b_load(v + 64 * i), b_splat(15));
         fetch_ahead<kUnit / 4>(job, unit + kUnit / 4 * pair);
-        add<C>(w, f_mul(f_from_u8(s), d), f_mul(f_from_u8(m), dmin), x, sums);
+        add<C>([&](int i) { return b_and(b_load(v + 64 * i), b_splat(15)); },
+               f_mul(f_from_u8(s), d), f_mul(f_from_u8(m), dmin), x, sums);
         x.at += C * Columns<Q4_K>::kRecord;
-#pragma GCC unroll 8
-        for (int i = 0; i < 8; ++i) w[i] = high_nibbles(b_load(v + 64 * i));
-        add<C>(w, f_mul(f_from_u8(s + 16), d_high), f_mul(f_from_u8(m + 16), dmin), x, sums);
+        add<C>([&](int i) { return high_nibbles(b_load(v + 64 * i)); },
+               f_mul(f_from_u8(s + 16), d_high), f_mul(f_from_u8(m + 16), dmin), x, sums);
         x.at += C * Columns<Q4_K>::kRecord;
       }
     }

@@ -69,7 +69,7 @@ struct Q5_0 {
       Ints whole[C];
 #pragma GCC unroll 8
       for (int c = 0; c < C; ++c) whole[c] = i_splat(x.word(0, c));
-      dots<5>(w, x.q(0), whole);
+      dots<5, 8>([&](int i) { return w[i]; }, x.q(0), whole);
 #pragma GCC unroll 8
       for (int c = 0; c < C; ++c)
         sums[c] = f_fma(i_scaled(whole[c], d, taken), f_splat(x.scale(c)), sums[c]);

@@ -38,8 +38,8 @@ struct Q6_K {
         for (int i = 0; i < 4; ++i) {
           const int top = code(row, 16 * j + 12 + i);
           for (int v = 0; v < 3; ++v)
-            out[64 * v + i] = static_cast<uint8_t>(code(row, 16 * j + 4 * v + i) |
-                                                   (top >> (4 - 2 * v) & 3) << 6);
+            out[64 * v + i] =
+                static_cast<uint8_t>(code(row, 16 * j + 4 * v + i) | (top >> (4 - 2 * v) & 3) << 6);
         }
       }
     }
@@ -62,7 +62,7 @@ struct Q6_K {
     unpack(at, w);
 #pragma GCC unroll 8
     for (int c = 0; c < C; ++c) whole[c] = i_splat(x.word(half, c));
-    dots<6>(w, x.q(0) + 16 * half, whole);
+    dots<6, 4>([&](int i) { return w[i]; }, x.q(0) + 16 * half, whole);
   }
 
   template <int C>

@@ -38,15 +38,12 @@ struct Q8_0 {
     Floats sums[C];
     clear(sums);
     for (int64_t b = job.begin; b < job.end; ++b) {
-      Bytes w[8];
-#pragma GCC unroll 8
-      for (int i = 0; i < 8; ++i) w[i] = b_load(unit + 64 * i);
       fetch_ahead<kUnit>(job, unit);
       const Floats d = f_from_f16(scales), taken = surplus(d);
       Ints whole[C];
 #pragma GCC unroll 8
       for (int c = 0; c < C; ++c) whole[c] = i_splat(x.word(0, c));
-      dots<8>(w, x.q(0), whole);
+      dots<8, 8>([&](int i) { return b_load(unit + 64 * i); }, x.q(0), whole);
 #pragma GCC unroll 8
       for (int c = 0; c < C; ++c)
         sums[c] = f_fma(i_scaled(whole[c], d, taken), f_splat(x.scale(c)), sums[c]);

@@ -19,10 +19,10 @@ constexpr int kTile = 8;
 constexpr int kTile = 4;
 #endif
 constexpr int kLanes = 16;
-constexpr int64_t kBlock = 32;            // values of x that share a scale
-constexpr int64_t kChunk = 1024;          // values of k whose weights stay in the first-level cache
-constexpr int64_t kColumns = 256;         // rows of x that are quantised and used at a time
-constexpr int64_t kManyColumns = 32;      // above: chunks outside, groups inside
+constexpr int64_t kBlock = 32;        // values of x that share a scale
+constexpr int64_t kChunk = 1024;      // values of k whose weights stay in the first-level cache
+constexpr int64_t kColumns = 256;     // rows of x that are quantised and used at a time
+constexpr int64_t kManyColumns = 32;  // above: chunks outside, groups inside
 constexpr int64_t kSmallWeight = 1 << 16;  // bytes that one thread reads faster than two meet
 
 // One tile's work on blocks [begin, end) of k.
@@ -44,7 +44,7 @@ RR_INLINE void fetch_ahead(const TileJob& job, const uint8_t* at) {
   if (!job.stream) return;
 #pragma GCC unroll 64
   for (int i = 0; i < BYTES; i += 64) {
-    __builtin_prefetch(at + i + 2048, 0, 3);
+    __builtin_prefetch(at + i + 4096, 0, 3);
     __builtin_prefetch(at + i + 16384, 0, 2);
   }
 }
@@ -122,7 +122,7 @@ inline int32_t quantise_half(const float* x, float inverse, int8_t* q) {
 // so that every product of that row is NaN; a block below the f32 range of its inverse is zero.
 template <class W>
 inline void quantise_block(const float* x, uint8_t* at, int64_t width, int64_t c) {
-  const i16x32 magnitude = {} ;
+  const i16x32 magnitude = {};
   const i16x32 clear = magnitude + 0x7fffffff;
   const i16x32 a = (i16x32)load16(x) & clear, b = (i16x32)load16(x + 16) & clear;
   const int32_t bits = largest_lane(a > b ? a : b);
@@ -163,12 +163,13 @@ struct Columns {
 
   void quantise(Range units) const {
     for (int64_t u = units.begin; u < units.end;) {
-      const int64_t c = u / blocks, end = units.end < (c + 1) * blocks ? units.end : (c + 1) * blocks;
-      const float* row = reinterpret_cast<const float*>(row_ptr(x, first + c)) - c * blocks * kBlock;
+      const int64_t c = u / blocks,
+                    end = units.end < (c + 1) * blocks ? units.end : (c + 1) * blocks;
+      const float* row =
+          reinterpret_cast<const float*>(row_ptr(x, first + c)) - c * blocks * kBlock;
       const int64_t step = width(c) * kRecord;
       uint8_t* at = tile(c) - c * blocks * step;
-      for (; u < end; ++u)
-        quantise_block<W>(row + u * kBlock, at + u * step, width(c), c % kTile);
+      for (; u < end; ++u) quantise_block<W>(row + u * kBlock, at + u * step, width(c), c % kTile);
     }
   }
 };
@@ -181,7 +182,8 @@ inline void run_tile(int width, const TileJob& job) {
 
 // One chunk of k of one group, times all quantised columns.
 template <class W>
-inline void run_chunk(const Columns<W>& columns, const rr_node* node, int64_t group, int64_t chunk) {
+inline void run_chunk(const Columns<W>& columns, const rr_node* node, int64_t group,
+                      int64_t chunk) {
   const rr_tensor& y = node->outputs[0];
   const int64_t row = group * kLanes, rows = y.shape[y.rank - 1] - row;
   TileJob job;
@@ -221,7 +223,8 @@ void run_quantised(const rr_node* node, const rr_exec* exec) {
   const Range groups = split(exec, (y.shape[y.rank - 1] + kLanes - 1) / kLanes);
   for (int64_t first = 0; first < n; first += kColumns) {
     const int64_t count = n - first < kColumns ? n - first : kColumns;
-    const Columns<W> columns = {x, static_cast<uint8_t*>(exec->workspace), first, count, k / kBlock};
+    const Columns<W> columns = {x, static_cast<uint8_t*>(exec->workspace), first, count,
+                                k / kBlock};
     if (first > 0) exec->barrier(exec);
     columns.quantise(split(exec, count * columns.blocks));
     exec->barrier(exec);
@@ -277,17 +280,20 @@ void pack(const void* plain, void* packed, int64_t rows, int64_t cols) {
 }
 
 // Bytes of a group's leading table of one f16 per row and block, in whole cache lines.
-RR_INLINE int64_t scale_table(int64_t blocks) { return (blocks * 2 * kLanes + 63) / 64 * 64; }
+RR_INLINE int64_t scale_table(int64_t blocks) {
+  return (blocks * 2 * kLanes + 63) / 64 * 64;
+}
 
 }  // namespace
 
 #if RR_PRIORITY == 0
-#define RR_QUANTISED_PACKER(W) RR_PACKER(packer, W::kType, RR_LAYOUT_ROWS16, packed_bytes<W>, pack<W>)
+#define RR_QUANTISED_PACKER(W) \
+  RR_PACKER(packer, W::kType, RR_LAYOUT_ROWS16, packed_bytes<W>, pack<W>)
 #else
 #define RR_QUANTISED_PACKER(W)
 #endif
 
-#define RR_QUANTISED_PRODUCT(W)                                                               \
-  RR_KERNEL(kernel, RR_ROW_EXACT, "mul_mat", supports_quantised<W>, workspace_quantised<W>,   \
-            tasks_quantised<W>, run_quantised<W>)                                             \
+#define RR_QUANTISED_PRODUCT(W)                                                             \
+  RR_KERNEL(kernel, RR_ROW_EXACT, "mul_mat", supports_quantised<W>, workspace_quantised<W>, \
+            tasks_quantised<W>, run_quantised<W>)                                           \
   RR_QUANTISED_PACKER(W)

@@ -154,6 +154,16 @@ def test_positions_need_not_follow_one_another() -> None:
         assert same(o[i], context.alone(q[i], position))
 
 
+def test_a_query_that_sees_nothing_gives_zeros() -> None:
+    """With mask "full" the last query bounds what all see; pages beyond are not asked for."""
+    context = Context(700, kv_heads=2, d=64)
+    context.table[0, 1:] = -1
+    q = queries(3, 4, 64)
+    o = context.rig(q, [0, 3], [511, 512, 2], mask="full", window=4).run()
+    assert not o[:2].any()
+    assert same(o[2], context.alone(q[2], 2))
+
+
 def test_large_scores_and_values_stay_finite() -> None:
     context = Context(2000, kv_heads=1, d=64)
     context.v[...] = 6e4

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from demo import PROMPTS, demo
-
 from riverrun.graph.errors import RequestError
 
 PROMPT = PROMPTS["p17"]["text"]
@@ -77,7 +76,8 @@ def test_end_token_is_not_part_of_the_result() -> None:
 
 def test_seeds_repeat_and_differ() -> None:
     def run(seed: int) -> list[int]:
-        return demo().generate(PROMPT, 24, seed=seed, temperature=1.0, ignore_eos=True).result.tokens
+        generation = demo().generate(PROMPT, 24, seed=seed, temperature=1.0, ignore_eos=True)
+        return generation.result.tokens
 
     assert run(1) == run(1)
     assert len({tuple(run(s)) for s in (1, 2, 3)}) == 3

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from riverrun.backends import Pools
 from riverrun.engine.memory import HybridMemory, PagedKV, RecurrentMemory
 from riverrun.graph import TensorSpec

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import numpy as np
 import pytest
-from demo import PROMPTS, demo
-
 import riverrun as rr
+from demo import PROMPTS, demo
 from riverrun.graph.errors import BackendError, DTypeError, RequestError, SessionBusy
 
 IDS = PROMPTS["p200"]["ids"]
@@ -88,28 +88,27 @@ def test_cache_types_stay_close(kind: str) -> None:
     assert np.abs(got - exact).max() <= limit
 
 
-def bad_calls() -> list[tuple[str, object, type[Exception], str]]:
-    return [
-        ("token", lambda s: s.decode(6144), RequestError, "from 0 to 6143, got 6144"),
-        ("negative", lambda s: s.decode(-1), RequestError, "got -1"),
-        ("empty", lambda s: s.evaluate([(0, [])]), RequestError, "no tokens"),
-        ("sequence", lambda s: s.evaluate([(3, [1])]), RequestError, "from 0 to 1, got 3"),
-        ("twice", lambda s: s.evaluate([(0, [1]), (0, [2])]), RequestError, "distinct"),
-        ("many", lambda s: s.evaluate([(0, [1] * 513)]), RequestError, "1 to 512 tokens"),
-        ("want", lambda s: s.evaluate([(0, [1])], want="some"), RequestError, "'last' or 'all'"),
-        ("full", lambda s: s.evaluate([(0, [1] * 101)]), RequestError, "context of 100"),
-        ("prompt", lambda s: s.prefill([1] * 101), RequestError, "context of 100"),
-        ("nothing", lambda s: s.prefill([]), RequestError, "no tokens"),
-    ]
+BAD_CALLS: list[tuple[Callable[[rr.Session], object], str]] = [
+    (lambda s: s.decode(6144), "from 0 to 6143, got 6144"),
+    (lambda s: s.decode(-1), "got -1"),
+    (lambda s: s.evaluate([(0, [])]), "no tokens"),
+    (lambda s: s.evaluate([(3, [1])]), "from 0 to 1, got 3"),
+    (lambda s: s.evaluate([(0, [1]), (0, [2])]), "distinct"),
+    (lambda s: s.evaluate([(0, [1] * 513)]), "1 to 512 tokens"),
+    (lambda s: s.evaluate([(0, [1])], want="some"), "'last' or 'all'"),
+    (lambda s: s.evaluate([(0, [1] * 101)]), "context of 100"),
+    (lambda s: s.prefill([1] * 101), "context of 100"),
+    (lambda s: s.prefill([]), "no tokens"),
+]
 
 
-@pytest.mark.parametrize("name,call,error,message", bad_calls(), ids=lambda v: v if isinstance(v, str) else "")
-def test_refusals_change_nothing(name: str, call, error, message: str) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize("call,message", BAD_CALLS, ids=[m for _, m in BAD_CALLS])
+def test_refusals_change_nothing(call: Callable[[rr.Session], object], message: str) -> None:
     model = demo()
     session = model.session(n_ctx=100, n_seqs=2)
     session.prefill(IDS[:9])
     before = {n: session.pools.array(n).copy() for n in session.pools.specs}
-    with pytest.raises(error, match=message):
+    with pytest.raises(RequestError, match=message):
         call(session)
     assert session.length() == 9
     for n, was in before.items():

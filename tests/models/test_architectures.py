@@ -16,8 +16,10 @@ from tiny_models import N_VOCAB, VARIANTS, WINDOW, TinyModel
 DEVICES = ("reference", "cpu")
 ARCHITECTURES = ("llama", "qwen3", "gemma3", "qwen35")
 # Limits are relative to the largest logit.
-EXACT = {"reference": 1e-5, "cpu": 1e-4}
-ROUNDED = {"reference": 1e-5, "cpu": 3e-2}
+EXACT = {"reference": 1e-5, "cpu": 5e-5}
+# A last bit may send an activation to the next of its 255 levels, which is felt downstream.
+ROUNDED = 2e-2
+PAGED = [("reference", "llama"), *(("cpu", name) for name in ARCHITECTURES)]
 
 Load = Callable[..., rr.Model]
 
@@ -51,8 +53,10 @@ def tiny(variant: str, kind: str = "f32") -> TinyModel:
 
 
 @cache
-def expected(variant: str, n: int = 40, seed: int = 0, kind: str = "f32") -> np.ndarray:
-    return oracle(tiny(variant, kind), prompt(n, seed))
+def expected(
+    variant: str, n: int = 40, seed: int = 0, kind: str = "f32", rounded: bool = False
+) -> np.ndarray:
+    return oracle(tiny(variant, kind), prompt(n, seed), rounded)
 
 
 def session(model: rr.Model, n_seqs: int = 1, cache_type: str = "f32") -> rr.Session:
@@ -105,8 +109,7 @@ def test_sequences_in_one_pass(load: Load, device: str, variant: str) -> None:
     check(np.concatenate([a[13:], b[:5]]), expected(variant, 25, 1), EXACT[device])
 
 
-@pytest.mark.parametrize("variant", ARCHITECTURES)
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("device,variant", PAGED)
 def test_beyond_a_page_of_memory(load: Load, device: str, variant: str) -> None:
     got = evaluate(session(load(variant, device)), prompt(290), (250, 260))
     check(got, expected(variant, 290), EXACT[device])
@@ -116,8 +119,11 @@ def test_beyond_a_page_of_memory(load: Load, device: str, variant: str) -> None:
 @pytest.mark.parametrize("variant", ARCHITECTURES)
 @pytest.mark.parametrize("device", DEVICES)
 def test_stored_types(load: Load, device: str, variant: str, kind: str) -> None:
+    """The CPU multiplies q8_0 rows in integers, with the activations rounded to 8 bits."""
     got = evaluate(session(load(variant, device, kind)), prompt(40))
-    check(got, expected(variant, kind=kind), ROUNDED[device])
+    rounded = device == "cpu" and kind == "q8_0"
+    limit = ROUNDED if rounded else EXACT[device]
+    check(got, expected(variant, kind=kind, rounded=rounded), limit)
 
 
 @pytest.mark.parametrize("variant", ARCHITECTURES)
@@ -125,6 +131,20 @@ def test_stored_types(load: Load, device: str, variant: str, kind: str) -> None:
 def test_half_precision_memory(load: Load, device: str, variant: str) -> None:
     got = evaluate(session(load(variant, device), cache_type="f16"), prompt(40))
     check(got, expected(variant), 1e-2)
+
+
+@pytest.mark.parametrize("variant", ARCHITECTURES)
+@pytest.mark.parametrize("device", DEVICES)
+def test_greedy_text(tmp_path: Path, device: str, variant: str) -> None:
+    """From text to text, with the default memory: each token is the oracle's best."""
+    source = tiny(variant)
+    source.vocab = "gpt2"
+    model = rr.load(source.write(tmp_path / "model.gguf"), device=device)
+    tokens = model.tokenize("the other")
+    got = model.generate("the other", max_tokens=6, temperature=0, ignore_eos=True).result.tokens
+    assert len(got) == 6
+    rows = oracle(source, tokens + got)[len(tokens) - 1 : -1]
+    assert rows.argmax(-1).tolist() == got
 
 
 def _without(*names: str) -> Callable[[TinyModel], None]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import riverrun as rr
 from demo import PROMPTS, demo
 from paths import DATA
-
-import riverrun as rr
 
 ARRAYS = np.load(DATA / "golden.npz")
 DEVICES = ("reference", "cpu")

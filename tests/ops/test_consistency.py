@@ -12,25 +12,23 @@ from one_op import cpu
 from paths import ROOT
 from riverrun.backends.cpu import instruction_sets
 from riverrun.backends.harness import run_case
-from riverrun.graph import OPS
 from riverrun.graph.case import BoundCase
 from run_cases import small_cases
 
 CASES = small_cases()
 
 
+# Ids of cases that no CPU kernel takes, each with its reason; a kernel that refuses another one
+# has lost something.
+UNSUPPORTED: dict[str, str] = {}
+
+
 @pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
 def test_cpu_agrees_with_the_reference(case: BoundCase) -> None:
     result = run_case(cpu(2), case)
-    if result.status == "refused":
-        pytest.skip(result.why)
+    if result.status == "refused" and case.id in UNSUPPORTED:
+        pytest.skip(f"{UNSUPPORTED[case.id]}: {result.why}")
     assert result.status == "passed", result.why
-
-
-@pytest.mark.parametrize("name", sorted(OPS))
-def test_cpu_takes_every_op(name: str) -> None:
-    results = [run_case(cpu(1), case) for case in small_cases([name])[:3]]
-    assert any(r.status == "passed" for r in results), results
 
 
 @pytest.mark.parametrize("isa", instruction_sets()[:-1])
@@ -39,4 +37,7 @@ def test_lower_instruction_sets_agree_too(isa: str) -> None:
     environment = os.environ | {"RIVERRUN_ISA": isa}
     done = subprocess.run(runner, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1].startswith(f"{isa}: ")
+    *lines, summary = done.stdout.splitlines()
+    assert summary.startswith(f"{isa}: ")
+    refused = {line.split(" ", 1)[1].rsplit("]:", 1)[0] + "]" for line in lines}
+    assert refused <= set(UNSUPPORTED)
