@@ -135,6 +135,7 @@ class Backend(ABC):
     """One device kind. Instances are given to sessions; there is no global device."""
 
     name: str
+    threads: int | None = None  # processor threads it computes with, where that is a choice
 
     @abstractmethod
     def supports(self, node: Node) -> Support:

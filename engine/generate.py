@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +69,9 @@ class Generation:
                 f"of which {session.length()} are used; use a larger context (-c)"
             )
         self.model, self.session, self.prompt, self.options = model, session, prompt, options
-        self.sampler = Sampler(params, model.n_vocab, prompt)
+        # Rows that pad the embedding beyond the tokenizer's vocabulary are never sampled.
+        self._n_vocab = model.tokenizer.n_vocab or model.n_vocab
+        self.sampler = Sampler(params, self._n_vocab, prompt)
         self.tokens: list[int] = []
         self.timings = Timings()
         self._stop = StopMatcher(options.stop)
@@ -80,6 +82,10 @@ class Generation:
 
     def __iter__(self) -> Iterator[str]:
         return self._pieces
+
+    def close(self) -> None:
+        """Break off; the session keeps what was evaluated, `result` what was generated."""
+        self._pieces.close()
 
     @property
     def result(self) -> Result:
@@ -96,7 +102,8 @@ class Generation:
             self.model.device,
         )
 
-    def _run(self) -> Iterator[str]:
+    def _run(self) -> Generator[str, None, None]:
+        self.session.prepare(len(self.prompt))
         began = time.perf_counter()
         logits = self.session.prefill(self.prompt)
         first = time.perf_counter()
@@ -120,7 +127,7 @@ class Generation:
         if len(self.tokens) == self.options.max_tokens:
             self._reason = "length"
             return ""
-        token = self.sampler.sample(logits, self.session.length())
+        token = self.sampler.sample(logits[: self._n_vocab], self.session.length())
         self.timings.predicted_n += 1
         if token in self.model.tokenizer.eog_ids and not self.options.ignore_eos:
             self._reason = "stop"

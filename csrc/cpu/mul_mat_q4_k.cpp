@@ -14,13 +14,13 @@ struct Q4_K {
   static constexpr const char* kRefusal = "w is not packed q4_k";
   static constexpr int64_t kWeightBlock = 256, kWeightBytes = 144, kUnit = 2304;
   static constexpr int kExtras = 1;
+  static constexpr bool kHalves = false;
   static constexpr int kScales = 64, kNibbles = 256;
 
   static int64_t group_bytes(int64_t k) { return k / 256 * kUnit; }
 
-  static void extras(float scale, int32_t low, int32_t high, int32_t* words) {
-    const float sum = scale * static_cast<float>(low + high);
-    memcpy(words, &sum, sizeof sum);
+  static void extras(v4 scale, i4x32 sum, i4x32, i4x32* words) {
+    words[0] = (i4x32)(scale * __builtin_convertvector(sum, v4));
   }
 
   static void pack_row(const uint8_t* row, uint8_t* group, int64_t lane, int64_t blocks) {
@@ -61,7 +61,7 @@ struct Q4_K {
     Ints whole[C];
 #pragma GCC unroll 8
     for (int c = 0; c < C; ++c) whole[c] = i_splat(kIntBias);
-    dots<4, 8>(w, x.q(0), whole);
+    dots<4, 8>(w, x.q(), whole);
 #pragma GCC unroll 8
     for (int c = 0; c < C; ++c) {
       sums[c] = f_fma(minimum, f_splat(x.number(0, c)), sums[c]);

@@ -14,10 +14,11 @@ struct Q6_K {
   static constexpr const char* kRefusal = "w is not packed q6_k";
   static constexpr int64_t kWeightBlock = 256, kWeightBytes = 210, kUnit = 256 + 48 * 64;
   static constexpr int kExtras = 2;
+  static constexpr bool kHalves = true;
 
   static int64_t group_bytes(int64_t k) { return scale_table(k / 256) + k / 256 * kUnit; }
 
-  static void extras(float, int32_t low, int32_t high, int32_t* words) {
+  static void extras(v4, i4x32 low, i4x32 high, i4x32* words) {
     words[0] = kIntBias - 32 * low;
     words[1] = kIntBias - 32 * high;
   }
@@ -62,7 +63,7 @@ struct Q6_K {
     unpack(at, w);
 #pragma GCC unroll 8
     for (int c = 0; c < C; ++c) whole[c] = i_splat(x.word(half, c));
-    dots<6, 4>([&](int i) { return w[i]; }, x.q(0) + 16 * half, whole);
+    dots<6, 4>([&](int i) { return w[i]; }, x.q() + 16 * half, whole);
   }
 
   template <int C>

@@ -12,12 +12,11 @@ struct Q8_0 {
   static constexpr const char* kRefusal = "w is not packed q8_0";
   static constexpr int64_t kWeightBlock = 32, kWeightBytes = 34, kUnit = 512;
   static constexpr int kExtras = 1;
+  static constexpr bool kHalves = false;
 
   static int64_t group_bytes(int64_t k) { return scale_table(k / 32) + k / 32 * kUnit; }
 
-  static void extras(float, int32_t low, int32_t high, int32_t* words) {
-    words[0] = kIntBias - 128 * (low + high);
-  }
+  static void extras(v4, i4x32 sum, i4x32, i4x32* words) { words[0] = kIntBias - 128 * sum; }
 
   static void pack_row(const uint8_t* row, uint8_t* group, int64_t lane, int64_t blocks) {
     uint8_t* unit = group + scale_table(blocks);
@@ -43,7 +42,7 @@ struct Q8_0 {
       Ints whole[C];
 #pragma GCC unroll 8
       for (int c = 0; c < C; ++c) whole[c] = i_splat(x.word(0, c));
-      dots<8, 8>([&](int i) { return b_load(unit + 64 * i); }, x.q(0), whole);
+      dots<8, 8>([&](int i) { return b_load(unit + 64 * i); }, x.q(), whole);
 #pragma GCC unroll 8
       for (int c = 0; c < C; ++c)
         sums[c] = f_fma(i_scaled(whole[c], d, taken), f_splat(x.scale(c)), sums[c]);

@@ -7,19 +7,11 @@
 // does not depend on the other rows, nor on threads.
 #pragma once
 
-#include "int_dot.hpp"
-#include "kernel.hpp"
+#include "quantise.hpp"
 
 namespace {
 
-// Columns of a tile: as many as the registers hold.
-#if defined(__AVX512BW__)
-constexpr int kTile = 8;
-#else
-constexpr int kTile = 4;
-#endif
 constexpr int kLanes = 16;
-constexpr int64_t kBlock = 32;        // values of x that share a scale
 constexpr int64_t kChunk = 1024;      // values of k whose weights stay in the first-level cache
 constexpr int64_t kColumns = 256;     // rows of x that are quantised and used at a time
 constexpr int64_t kManyColumns = 32;  // above: chunks outside, groups inside
@@ -65,114 +57,6 @@ RR_INLINE void finish(const Floats* sums, const TileJob& job) {
     f_store_part(job.y[c], sum, job.rows);
   }
 }
-
-// A quantised column's block inside a tile of C columns: C times 32 int8, C scales, then the
-// format's extra words, C each.
-template <int C>
-struct XBlock {
-  const uint8_t* at;
-  RR_INLINE const int8_t* q(int c) const { return reinterpret_cast<const int8_t*>(at) + 32 * c; }
-  RR_INLINE float scale(int c) const { return load_float(at + 32 * C + 4 * c); }
-  RR_INLINE int32_t word(int e, int c) const { return load_int(at + (36 + 4 * e) * C + 4 * c); }
-  RR_INLINE float number(int e, int c) const { return load_float(at + (36 + 4 * e) * C + 4 * c); }
-};
-
-inline int32_t largest_lane(i16x32 v) {
-  typedef int32_t i8x32 __attribute__((vector_size(32)));
-  typedef int32_t i4x32 __attribute__((vector_size(16)));
-  union {
-    i16x32 whole;
-    i8x32 half[2];
-  } a = {v};
-  union {
-    i8x32 whole;
-    i4x32 half[2];
-  } b = {a.half[0] > a.half[1] ? a.half[0] : a.half[1]};
-  const i4x32 c = b.half[0] > b.half[1] ? b.half[0] : b.half[1];
-  const int32_t x = c[0] > c[2] ? c[0] : c[2], y = c[1] > c[3] ? c[1] : c[3];
-  return x > y ? x : y;
-}
-
-inline int32_t sum_lanes(i16x32 v) {
-  typedef int32_t i8x32 __attribute__((vector_size(32)));
-  typedef int32_t i4x32 __attribute__((vector_size(16)));
-  union {
-    i16x32 whole;
-    i8x32 half[2];
-  } a = {v};
-  union {
-    i8x32 whole;
-    i4x32 half[2];
-  } b = {a.half[0] + a.half[1]};
-  const i4x32 c = b.half[0] + b.half[1];
-  return (c[0] + c[2]) + (c[1] + c[3]);
-}
-
-// 16 values times inverse, rounded to nearest even, as int8 at q; returns their sum.
-inline int32_t quantise_half(const float* x, float inverse, int8_t* q) {
-  typedef int8_t i16x8 __attribute__((vector_size(16)));
-  const v16 rounder = splat(12582912.0f);  // 1.5 * 2^23 rounds to an integer when added
-  const i16x32 whole = (i16x32)(load16(x) * splat(inverse) + rounder) - (i16x32)rounder;
-  const i16x8 bytes = __builtin_convertvector(whole, i16x8);
-  memcpy(q, &bytes, sizeof bytes);
-  return sum_lanes(whole);
-}
-
-// Block b of column c of a tile of `width` columns. A NaN or an infinity in x makes the scale NaN,
-// so that every product of that row is NaN; a block below the f32 range of its inverse is zero.
-template <class W>
-inline void quantise_block(const float* x, uint8_t* at, int64_t width, int64_t c) {
-  const i16x32 magnitude = {};
-  const i16x32 clear = magnitude + 0x7fffffff;
-  const i16x32 a = (i16x32)load16(x) & clear, b = (i16x32)load16(x + 16) & clear;
-  const int32_t bits = largest_lane(a > b ? a : b);
-  float peak;
-  memcpy(&peak, &bits, sizeof peak);
-  const bool finite = bits < 0x7f800000, tiny = peak < 1e-36f;
-  const float inverse = finite && !tiny ? 127.0f / peak : 0.0f;
-  const float scale = !finite ? NAN : tiny ? 0.0f : peak * (1.0f / 127.0f);
-  int8_t* q = reinterpret_cast<int8_t*>(at) + 32 * c;
-  int32_t low, high;
-  if (finite) {
-    low = quantise_half(x, inverse, q);
-    high = quantise_half(x + 16, inverse, q + 16);
-  } else {
-    memset(q, 0, 32);
-    low = high = 0;
-  }
-  int32_t words[W::kExtras];
-  W::extras(scale, low, high, words);
-  memcpy(at + 32 * width + 4 * c, &scale, sizeof scale);
-  for (int e = 0; e < W::kExtras; ++e)
-    memcpy(at + (36 + 4 * e) * width + 4 * c, &words[e], sizeof words[e]);
-}
-
-// Columns [first, first + n) of x, quantised into the workspace tile by tile.
-template <class W>
-struct Columns {
-  static constexpr int64_t kRecord = 36 + 4 * W::kExtras;
-  const rr_tensor& x;
-  uint8_t* memory;
-  int64_t first, n, blocks;
-
-  RR_INLINE int width(int64_t c) const {
-    const int64_t left = n - c / kTile * kTile;
-    return static_cast<int>(left < kTile ? left : kTile);
-  }
-  RR_INLINE uint8_t* tile(int64_t c) const { return memory + c / kTile * kTile * blocks * kRecord; }
-
-  void quantise(Range units) const {
-    for (int64_t u = units.begin; u < units.end;) {
-      const int64_t c = u / blocks,
-                    end = units.end < (c + 1) * blocks ? units.end : (c + 1) * blocks;
-      const float* row =
-          reinterpret_cast<const float*>(row_ptr(x, first + c)) - c * blocks * kBlock;
-      const int64_t step = width(c) * kRecord;
-      uint8_t* at = tile(c) - c * blocks * step;
-      for (; u < end; ++u) quantise_block<W>(row + u * kBlock, at + u * step, width(c), c % kTile);
-    }
-  }
-};
 
 template <class W, int C = kTile>
 inline void run_tile(int width, const TileJob& job) {

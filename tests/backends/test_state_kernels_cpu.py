@@ -76,6 +76,7 @@ KINDS = {
     "conv, two taps": conv(48, 2),
     "conv, seven taps": conv(17, 7),
 }
+MIXED = ["delta, grouped", "delta, vector gate", "conv"]
 every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 
 
@@ -170,7 +171,7 @@ def test_rings_over_passes_with_rollback(kind: Kind, threads: int) -> None:
         assert same(rig.state(kind.state), expected)
 
 
-@pytest.mark.parametrize("kind", [net(64), net(32, kda=True), conv(300, 4)], ids=str)
+@pytest.mark.parametrize("kind", [KINDS[k] for k in MIXED], ids=MIXED)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_sequence_is_alone_in_any_company(kind: Kind, threads: int) -> None:
     """Three tokens between companions that fill a pass up to n tokens."""
@@ -264,8 +265,12 @@ def rows_rig(of: str, n: int, idx: np.ndarray, threads: int) -> tuple[Rig, np.nd
     rng = np.random.default_rng(n)
     pool = rng.standard_normal((40, 3, 100)).astype(np.float32)
     rows = rng.standard_normal((n, 3, 100)).astype(np.float32)
-    before = {"f32": pool, "f16": pool.astype(np.float16), "bf16": to_bf16(pool)}[of]
-    return Rig("write_rows", {"rows": rows, "idx": idx}, {"state": before}, threads), rows, before
+    before: Arrays = {"f32": pool, "f16": pool.astype(np.float16), "bf16": to_bf16(pool)}
+    return (
+        Rig("write_rows", {"rows": rows, "idx": idx}, {"state": before[of]}, threads),
+        rows,
+        before[of],
+    )
 
 
 def to_bf16(x: np.ndarray) -> np.ndarray:

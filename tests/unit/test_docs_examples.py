@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import riverrun as rr
 import riverrun.ops
 from paths import ROOT
 from riverrun.backends import open_backend
@@ -26,7 +27,7 @@ NAME = "leaky_relu"
 
 def blocks(page: str, language: str) -> list[str]:
     """The fenced blocks of a page in a language."""
-    text = (ROOT / "docs" / page).read_text()
+    text = (ROOT / page).read_text()
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.M | re.S)
 
 
@@ -36,7 +37,7 @@ def example_op(tmp_path: Path) -> Iterator[str]:
     assert NAME not in OPS
     module_name = f"{riverrun.ops.__name__}.{NAME}"
     path = tmp_path / f"{NAME}.py"
-    path.write_text(blocks("adding-an-op.md", "python")[0])
+    path.write_text(blocks("docs/adding-an-op.md", "python")[0])
     spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -50,7 +51,7 @@ def example_op(tmp_path: Path) -> Iterator[str]:
 
 
 def test_the_op_of_the_page_runs(example_op: str, capsys: pytest.CaptureFixture[str]) -> None:
-    _, use = blocks("adding-an-op.md", "python")
+    _, use = blocks("docs/adding-an-op.md", "python")
     scope: dict[str, object] = {}
     exec(use, scope)
     printed = np.array([float(n) for n in re.findall(r"-?\d+\.?\d*", capsys.readouterr().out)])
@@ -66,7 +67,7 @@ def test_the_cases_of_the_page_pass(example_op: str) -> None:
 
 
 def test_the_op_of_the_page_refuses(example_op: str) -> None:
-    g = riverrun.Graph()
+    g = rr.Graph()
     with pytest.raises(
         AttributeValueError, match="'slope' should be at least 0 and below 1, got 2"
     ):
@@ -83,7 +84,7 @@ def test_the_kernel_of_the_page_compiles(tmp_path: Path, flags: list[str]) -> No
     if flags and os.uname().machine != "x86_64":
         pytest.skip("flags of another processor")
     source = tmp_path / f"{NAME}.cpp"
-    source.write_text(blocks("adding-a-kernel.md", "cpp")[0])
+    source.write_text(blocks("docs/adding-a-kernel.md", "cpp")[0])
     includes = [f"-I{ROOT / 'csrc' / d}" for d in ("include", "common", "cpu")]
     command = [compiler, "-std=gnu++17", "-Wall", "-Wextra", "-Wno-psabi", "-Werror", *flags]
     command += [*includes, "-fsyntax-only", str(source)]
@@ -91,8 +92,22 @@ def test_the_kernel_of_the_page_compiles(tmp_path: Path, flags: list[str]) -> No
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("page", sorted(p.name for p in (ROOT / "docs").glob("*.md")))
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+def test_python_of_the_page_runs(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    scope: dict[str, object] = {}
+    for block in blocks(page, "python"):
+        exec(block, scope)
+    # The pieces of the first example, which the following ones print after.
+    want = rr.load(rr.DEMO_MODEL).generate("def quicksort(arr):", 64, temperature=0).result.text
+    assert want and capsys.readouterr().out.startswith(want)
+
+
+PAGES = ["README.md", *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_links_and_named_files_exist(page: str) -> None:
-    text = re.sub(r"^```.*?^```$", "", (ROOT / "docs" / page).read_text(), flags=re.M | re.S)
+    path = ROOT / page
+    text = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.M | re.S)
     links = [t for t in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text) if "://" not in t]
-    assert [t for t in links if not (ROOT / "docs" / t).exists()] == []
+    assert [t for t in links if not (path.parent / t).exists()] == []
