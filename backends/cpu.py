@@ -185,7 +185,7 @@ class CpuBackend(Backend):
     def __init__(self, threads: int | None = None) -> None:
         if threads is not None and threads < 1:
             raise BackendError(f"threads should be 1 or more, got {threads}")
-        self.threads = threads or default_threads()
+        self.threads: int = threads or default_threads()
         self.pool = _cpu.ThreadPool(self.threads)
         self.kernels = _cpu.kernels()
 

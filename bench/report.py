@@ -33,7 +33,7 @@ def run_report(
     what decoding reads and reaches of it. Raises RequestError for a context that is too small,
     BackendError for a peer that does not run."""
     context = n_ctx or max(test.context for test in tests)
-    threads = getattr(model.backend, "threads", 1)
+    threads = model.backend.threads or 1
     opened = Peer(model.source.path, context, threads) if with_peer else nullcontext()
     with opened as peer:
         bench = Bench(model, context)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from ..backends import BoundPlan, Pools
 from ..graph.dtype import DType, dtype
 from ..graph.errors import DTypeError, RequestError, SessionBusy
 from ..models.step import PAGE, Capacity, StepShape
+from .bound_step import BoundStep, Items
 from .buckets import MAX_TOKENS, sequence_bucket, token_bucket
 from .memory import HybridMemory, Memory, PagedKV, RecurrentMemory
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from .model import Model
 
 CACHE_TYPES = ("f32", "f16", "bf16")
-Items = Sequence[tuple[int, Sequence[int]]]
 
 
 @dataclass(frozen=True)
@@ -32,6 +31,22 @@ class Pass:
 
     logits: np.ndarray
     hidden: np.ndarray | None
+
+
+class OneThread:
+    """A with block that one thread at a time may enter; a second one gets SessionBusy."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            raise SessionBusy(
+                "this session is in use by another thread; give each thread its own session"
+            )
+
+    def __exit__(self, *exc: object) -> None:
+        self._lock.release()
 
 
 class Session:
@@ -65,8 +80,9 @@ class Session:
         self._kv = PagedKV(n_seqs, pages * n_seqs, self.n_ctx)
         self.memory = self._make_memory(first.states)
         self._bound: dict[tuple[StepShape, str], BoundPlan] = {}
-        self._entered = threading.Lock()
-        self._bind(StepShape(1, 1, 1), "step")
+        self._steps: dict[tuple[int, int, str, bool, str], BoundStep] = {}
+        self._exclusive = OneThread()
+        self._step(1, 1, "last", False, "step")
 
     def length(self, seq: int = 0) -> int:
         """Tokens that a sequence holds."""
@@ -74,7 +90,7 @@ class Session:
 
     def clear(self, seq: int = 0) -> None:
         """Forget a sequence."""
-        with self._exclusive():
+        with self._exclusive:
             self.memory.remove(seq, 0)
 
     def evaluate(
@@ -83,25 +99,27 @@ class Session:
         want: str = "last",
         hidden: bool = False,
         kind: str = "step",
-        commit: bool = True,
     ) -> Pass:
         """One pass over new tokens of some sequences: [(sequence, token ids), ...].
 
         want: "last" gives logits of each sequence's last token, in the order of items; "all" of
         every token. Raises RequestError, before anything changes, for ids outside the vocabulary,
         a full context, or more than 512 tokens."""
-        with self._exclusive():
+        with self._exclusive:
             total = self._check(items, want)
+            step = self._step(total, len(items), want, hidden, kind)
             self.memory.reserve([(seq, len(tokens)) for seq, tokens in items])
             try:
-                result = self._run(items, total, want, hidden, kind)
+                step.fill(items, total, self._kv)
+                step.bound.run(total)
             except BaseException:
                 self._abandon(items)
                 raise
-            if commit:
-                for seq, tokens in items:
-                    self.memory.commit(seq, len(tokens))
-            return result
+            for seq, tokens in items:
+                self.memory.commit(seq, len(tokens))
+            outputs = step.bound.outputs
+            m = total if want == "all" else len(items)
+            return Pass(outputs["logits"][:m], outputs["hidden"][:m] if hidden else None)
 
     def prefill(self, tokens: Sequence[int], seq: int = 0) -> np.ndarray:
         """Evaluate a prompt in chunks; logits f32 [n_vocab] of its last token.
@@ -125,24 +143,13 @@ class Session:
 
     def prepare(self, n_tokens: int, seq: int = 0) -> None:
         """Compile what a prompt of n_tokens will run, so that its time is that of evaluation."""
-        with self._exclusive():
+        with self._exclusive:
             for n in set(_chunks(self.length(seq), n_tokens)):
-                self._bind(self._shape(n, 1, "last", False), _chunk_kind(n))
+                self._step(n, 1, "last", False, _chunk_kind(n))
 
     def decode(self, token: int, seq: int = 0) -> np.ndarray:
         """Evaluate one token; its logits f32 [n_vocab], valid until the next pass."""
         return self.evaluate([(seq, (token,))]).logits[0]
-
-    @contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        if not self._entered.acquire(blocking=False):
-            raise SessionBusy(
-                "this session is in use by another thread; give each thread its own session"
-            )
-        try:
-            yield
-        finally:
-            self._entered.release()
 
     def _make_memory(self, states: Iterable[str]) -> Memory:
         recurrent = [n for n in states if n.startswith(("conv_state.", "ssm_state."))]
@@ -171,10 +178,16 @@ class Session:
             raise RequestError(f"a pass takes 1 to {MAX_TOKENS} tokens, got {total}")
         return total
 
-    def _shape(self, total: int, n_items: int, want: str, hidden: bool) -> StepShape:
-        n, b = token_bucket(total), sequence_bucket(n_items, self.n_seqs)
-        wants_all = want == "all" or total == n_items
-        return StepShape(n, b, n if wants_all else b, hidden)
+    def _step(self, total: int, n_items: int, want: str, hidden: bool, kind: str) -> BoundStep:
+        """The step for these sizes, compiled and bound when first asked for."""
+        key = (total, n_items, want, hidden, kind)
+        step = self._steps.get(key)
+        if step is None:
+            n, b = token_bucket(total), sequence_bucket(n_items, self.n_seqs)
+            wants_all = want == "all" or total == n_items
+            shape = StepShape(n, b, n if wants_all else b, hidden)
+            step = self._steps[key] = BoundStep(self._bind(shape, kind))
+        return step
 
     def _bind(self, shape: StepShape, kind: str) -> BoundPlan:
         key = (shape, kind)
@@ -182,44 +195,6 @@ class Session:
             plan = self.model.plan(shape, self.capacity, kind)
             self._bound[key] = plan.bind(self.model.weights, self.pools)
         return self._bound[key]
-
-    def _run(self, items: Items, total: int, want: str, hidden: bool, kind: str) -> Pass:
-        bound = self._bind(self._shape(total, len(items), want, hidden), kind)
-        self._fill(bound.inputs, items, total)
-        bound.run(total)
-        m = total if want == "all" else len(items)
-        rows = bound.outputs["hidden"][:m] if hidden else None
-        return Pass(bound.outputs["logits"][:m], rows)
-
-    def _fill(self, inputs: dict[str, np.ndarray], items: Items, total: int) -> None:
-        """Write the step's data; positions of this pass are reserved but not committed."""
-        positions, kv_rows, offsets = inputs["positions"], inputs["kv_rows"], inputs["seq_offsets"]
-        table, out_rows = inputs["block_table"], inputs.get("out_rows")
-        at = 0
-        for i, (seq, tokens) in enumerate(items):
-            n = len(tokens)
-            first = self.memory.length(seq) + self.memory.pending(seq) - n
-            offsets[i] = at
-            inputs["state_rows"][i] = seq
-            table[i] = self._kv.block_table[seq]
-            if n == 1:
-                inputs["tokens"][at] = tokens[0]
-                positions[at] = first
-                kv_rows[at] = self._kv.row(seq, first)
-            else:
-                inputs["tokens"][at : at + n] = tokens
-                positions[at : at + n] = np.arange(first, first + n)
-                kv_rows[at : at + n] = self._kv.rows(seq, first, n)
-            at += n
-            if out_rows is not None:
-                out_rows[i] = at - 1
-        offsets[len(items) :] = total
-        if total < len(positions):
-            inputs["tokens"][total:] = 0
-            positions[total:] = 0
-            kv_rows[total:] = -1
-        if out_rows is not None:
-            out_rows[len(items) :] = 0
 
     def _abandon(self, items: Items) -> None:
         """After a failed pass: drop what was reserved; what may be half written is cleared."""

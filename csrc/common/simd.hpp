@@ -257,7 +257,7 @@ inline V exp_lanes(V x, const Fma& fma) {
 }
 
 [[maybe_unused]] inline v16 load16_bf16(const uint16_t* p) {
-  i16x32 bits;
+  i16x32 bits = {};
   for (int i = 0; i < 16; ++i) bits[i] = static_cast<int32_t>(static_cast<uint32_t>(p[i]) << 16);
   return (v16)bits;
 }

@@ -23,24 +23,32 @@ struct Q6_K {
     words[1] = kIntBias - 32 * high;
   }
 
-  static uint8_t code(const uint8_t* row, int i) {
-    const int half = i / 128, part = i % 128 / 32, at = i % 32;
-    const int low = row[64 * half + 32 * (part % 2) + at] >> (part < 2 ? 0 : 4) & 15;
-    return static_cast<uint8_t>(low | (row[128 + 32 * half + at] >> (2 * part) & 3) << 4);
+  // A block's 256 codes q.
+  static void unpack_row(const uint8_t* row, uint8_t* codes) {
+    for (int part = 0; part < 8; ++part) {
+      const uint8_t* low = row + 64 * (part / 4) + 32 * (part % 2);
+      const uint8_t* high = row + 128 + 32 * (part / 4);
+      const int low_shift = part % 4 / 2 * 4, high_shift = part % 4 * 2;
+      for (int i = 0; i < 32; ++i)
+        codes[32 * part + i] =
+            static_cast<uint8_t>((low[i] >> low_shift & 15) | (high[i] >> high_shift & 3) << 4);
+    }
   }
 
   static void pack_row(const uint8_t* row, uint8_t* group, int64_t lane, int64_t blocks) {
     uint8_t* unit = group + scale_table(blocks);
     for (int64_t b = 0; b < blocks; ++b, row += kWeightBytes, unit += kUnit) {
       memcpy(group + 32 * b + 2 * lane, row + 208, 2);
+      uint8_t codes[256];
+      unpack_row(row, codes);
       for (int j = 0; j < 16; ++j) {
         unit[16 * j + lane] = row[192 + j];
         uint8_t* out = unit + 256 + 192 * j + 4 * lane;
-        for (int i = 0; i < 4; ++i) {
-          const int top = code(row, 16 * j + 12 + i);
-          for (int v = 0; v < 3; ++v)
-            out[64 * v + i] =
-                static_cast<uint8_t>(code(row, 16 * j + 4 * v + i) | (top >> (4 - 2 * v) & 3) << 6);
+        const uint32_t top = static_cast<uint32_t>(load_int(codes + 16 * j + 12));
+        for (int v = 0; v < 3; ++v) {
+          const uint32_t pair = top >> (4 - 2 * v) & 0x03030303;
+          const uint32_t four = static_cast<uint32_t>(load_int(codes + 16 * j + 4 * v)) | pair << 6;
+          memcpy(out + 64 * v, &four, sizeof four);
         }
       }
     }

@@ -15,7 +15,8 @@ constexpr int kLanes = 16;
 constexpr int64_t kChunk = 1024;      // values of k whose weights stay in the first-level cache
 constexpr int64_t kColumns = 256;     // rows of x that are quantised and used at a time
 constexpr int64_t kManyColumns = 32;  // above: chunks outside, groups inside
-constexpr int64_t kSmallWeight = 1 << 16;  // bytes that one thread reads faster than two meet
+constexpr int64_t kNear = 4096, kFar = 16384;  // bytes that weights are asked for in advance
+constexpr int64_t kSmallWeight = 1 << 16;      // bytes that one thread reads faster than two meet
 
 // One tile's work on blocks [begin, end) of k.
 struct TileJob {
@@ -24,20 +25,20 @@ struct TileJob {
   int64_t blocks;    // of the whole row
   int64_t begin, end;
   float* y[kTile];
-  int rows;     // of the group that exist
-  bool stream;  // the weights come from memory
+  int rows;           // of the group that exist
+  bool stream;        // ask for weights in advance,
+  int64_t near, far;  // that many bytes ahead: for the first-level cache, and for the second
 };
 
-// Asks for the BYTES bytes of weights that will be needed a little later in the first-level cache,
-// and much later in the second: one core keeps more of the memory system busy that way than with
-// either alone, and goes on doing so while it computes.
+// One core keeps more of the memory system busy with requests at two distances than with either
+// alone, and goes on doing so while it computes.
 template <int BYTES>
 RR_INLINE void fetch_ahead(const TileJob& job, const uint8_t* at) {
   if (!job.stream) return;
 #pragma GCC unroll 64
   for (int i = 0; i < BYTES; i += 64) {
-    __builtin_prefetch(at + i + 4096, 0, 3);
-    __builtin_prefetch(at + i + 16384, 0, 2);
+    __builtin_prefetch(at + i + job.near, 0, 3);
+    __builtin_prefetch(at + i + job.far, 0, 2);
   }
 }
 
@@ -77,12 +78,17 @@ inline void run_chunk(const Columns<W>& columns, const rr_node* node, int64_t gr
   job.begin = chunk;
   job.end = chunk + kChunk / kBlock < job.blocks ? chunk + kChunk / kBlock : job.blocks;
   job.rows = static_cast<int>(rows < kLanes ? rows : kLanes);
+  const bool many = columns.n > kManyColumns;
+  job.near = many ? W::group_bytes(columns.blocks * kBlock) : kNear;
+  job.far = many ? job.near : kFar;
   for (int64_t c = 0; c < columns.n; c += kTile) {
     const int width = columns.width(c);
     job.x = columns.tile(c);
-    job.stream = c == 0;
-    for (int i = 0; i < width; ++i)
+    job.stream = c == (many ? kTile : 0);
+    for (int i = 0; i < width; ++i) {
       job.y[i] = reinterpret_cast<float*>(row_ptr(y, columns.first + c + i)) + row;
+      __builtin_prefetch(job.y[i], 1, 3);
+    }
     run_tile<W>(width, job);
   }
 }

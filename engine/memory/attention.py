@@ -58,18 +58,19 @@ class PagedKV(Memory):
         """Any prefix of the pending tokens."""
         return 0 <= n <= self._pending[seq]
 
-    def commit(self, seq: int, n: int) -> None:
+    def _commit(self, seq: int, n: int) -> None:
         """Keep n; pages that held only forgotten positions are free again."""
-        super().commit(seq, n)
-        self._release(seq)
+        forgets = n < self._pending[seq]
+        super()._commit(seq, n)
+        if forgets:
+            self._release(seq)
 
     def can_remove(self, seq: int, start: int) -> bool:
         """Any suffix, while nothing is pending."""
         return 0 <= start <= self._length[seq] and self._pending[seq] == 0
 
-    def remove(self, seq: int, start: int) -> None:
-        """Forget positions from start on."""
-        super().remove(seq, start)
+    def _remove(self, seq: int, start: int) -> None:
+        super()._remove(seq, start)
         self._release(seq)
 
     def max_rollback(self, seq: int) -> int:

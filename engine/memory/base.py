@@ -43,6 +43,9 @@ class Memory(ABC):
             raise RequestError(
                 f"sequence {seq}: cannot keep {n} of {self._pending[seq]} pending tokens"
             )
+        self._commit(seq, n)
+
+    def _commit(self, seq: int, n: int) -> None:
         self._length[seq] += n
         self._pending[seq] = 0
 
@@ -56,6 +59,9 @@ class Memory(ABC):
             raise RequestError(
                 f"sequence {seq}: cannot go back from {self._length[seq]} to {start} tokens"
             )
+        self._remove(seq, start)
+
+    def _remove(self, seq: int, start: int) -> None:
         self._length[seq] = start
 
     @abstractmethod

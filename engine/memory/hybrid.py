@@ -27,21 +27,19 @@ class HybridMemory(Memory):
         """Whether every part can."""
         return all(p.can_commit(seq, n) for p in self.parts)
 
-    def commit(self, seq: int, n: int) -> None:
-        """Commit in every part."""
-        super().commit(seq, n)
+    def _commit(self, seq: int, n: int) -> None:
+        super()._commit(seq, n)
         for part in self.parts:
-            part.commit(seq, n)
+            part._commit(seq, n)
 
     def can_remove(self, seq: int, start: int) -> bool:
         """Whether every part can."""
         return all(p.can_remove(seq, start) for p in self.parts)
 
-    def remove(self, seq: int, start: int) -> None:
-        """Remove in every part."""
-        super().remove(seq, start)
+    def _remove(self, seq: int, start: int) -> None:
+        super()._remove(seq, start)
         for part in self.parts:
-            part.remove(seq, start)
+            part._remove(seq, start)
 
     def max_rollback(self, seq: int) -> int:
         """What the weakest part allows."""

@@ -31,17 +31,13 @@ class RecurrentMemory(Memory):
         """Nothing, or everything."""
         return self._pending[seq] == 0 and start in (0, self._length[seq])
 
-    def remove(self, seq: int, start: int) -> None:
-        """Clear the sequence when start is 0."""
+    def _remove(self, seq: int, start: int) -> None:
+        """Back to the first token: the state before it is zero."""
         had = self._length[seq]
-        super().remove(seq, start)
+        super()._remove(seq, start)
         if had and start == 0:
-            self.clear_rows(seq)
-
-    def clear_rows(self, seq: int) -> None:
-        """Set the sequence's rows to the state before the first token."""
-        for name in self.states:
-            self.pools.zero_row(name, seq)
+            for name in self.states:
+                self.pools.zero_row(name, seq)
 
     def max_rollback(self, seq: int) -> int:
         """None."""

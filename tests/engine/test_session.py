@@ -138,7 +138,7 @@ def test_a_second_thread_is_told() -> None:
     inside, leave = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with session._exclusive():
+        with session._exclusive:
             inside.set()
             leave.wait(10)
 

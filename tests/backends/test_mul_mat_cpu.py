@@ -1,0 +1,254 @@
+"""The CPU's matrix products and row lookups: exactness of rows, odd shapes, extreme values."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import cache
+
+import numpy as np
+import pytest
+import riverrun.models.quant
+from one_op import bits, compute, cpu, normal
+from riverrun.backends.base import Pools
+from riverrun.backends.cpu import instruction_sets
+from riverrun.graph import Graph, HostTensor, TensorSpec
+from riverrun.graph.codec import decode, encode
+from riverrun.graph.dtype import dtype
+from riverrun.graph.errors import BackendError
+
+FLOATS = ("f32", "f16", "bf16")
+BLOCKS = ("q8_0", "q5_0", "q4_k", "q6_k")
+TYPES = FLOATS + BLOCKS
+COUNTS = (*range(1, 18), 33, 65, 260)
+# Two whole stretches of k that sums are cut at and a part of one; four groups of rows and a part
+# of one, large enough for two threads to share.
+K, M = 2304, 72
+
+
+def raw_of(kind: str, values: np.ndarray) -> np.ndarray:
+    """Encoded bytes."""
+    return np.ascontiguousarray(encode(dtype(kind), values)).reshape(-1).view(np.uint8)
+
+
+class Product:
+    """mul_mat of n rows of x with fixed weights, given as bytes."""
+
+    def __init__(self, kind: str, raw: np.ndarray, n: int, m: int, k: int, threads: int = 1):
+        g = Graph("product")
+        w = g.constant(HostTensor(TensorSpec((m, k), dtype(kind)), raw), "w")
+        g.output("y", g.mul_mat(g.input("x", (n, k), "f32"), w))
+        plan = cpu(threads).compile(g)
+        self.bound = plan.bind(plan.own_weights(), Pools(plan.states))
+
+    def __call__(self, x: np.ndarray, rows: int | None = None) -> np.ndarray:
+        self.bound.inputs["x"][...] = x
+        self.bound.scratch[...] = 0xFF
+        self.bound.run(rows)
+        return np.array(self.bound.outputs["y"])
+
+
+def product(kind: str, x: np.ndarray, raw: np.ndarray, m: int, threads: int = 1) -> np.ndarray:
+    return Product(kind, raw, len(x), m, x.shape[1], threads)(x)
+
+
+def rounded(x: np.ndarray) -> np.ndarray:
+    """x as the products with block types see it: whole steps of a 127th of each 32 values' peak."""
+    blocks = x.reshape(len(x), -1, 32)
+    peak = np.abs(blocks).max(-1, keepdims=True)
+    steps = np.rint(blocks * (np.float32(127) / peak))
+    return (steps.astype(np.float64) * (peak * np.float32(1 / 127))).reshape(x.shape)
+
+
+def expected(kind: str, x: np.ndarray, raw: np.ndarray, m: int) -> np.ndarray:
+    """The product in f64, of the same rounded x."""
+    w = decode(dtype(kind), raw, (m, x.shape[1])).astype(np.float64)
+    if kind == "bf16":
+        w = decode(dtype("bf16"), raw.view(np.uint16), (m, x.shape[1])).astype(np.float64)
+    return (rounded(x) if kind in BLOCKS else x.astype(np.float64)) @ w.T
+
+
+def check_close(have: np.ndarray, want: np.ndarray) -> None:
+    """Equal but for the rounding of f32 sums."""
+    assert np.isfinite(have).all()
+    error = np.square(have - want).sum() / max(np.square(want).sum(), 1e-300)
+    assert error < 1e-11
+
+
+@cache
+def weights(kind: str) -> np.ndarray:
+    return raw_of(kind, normal(5, M, K))
+
+
+@cache
+def rows_alone(kind: str) -> tuple[np.ndarray, np.ndarray]:
+    """260 rows of x, each multiplied on its own by one thread."""
+    x = normal(6, max(COUNTS), K)
+    one = Product(kind, weights(kind), 1, M, K)
+    return x, np.concatenate([one(row[None]) for row in x])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_row_does_not_depend_on_its_company(kind: str, threads: int) -> None:
+    x, alone = rows_alone(kind)
+    for n in COUNTS:
+        pick = (np.arange(n) * 7 + 3 * n) % len(x)
+        together = Product(kind, weights(kind), n, M, K, threads)(x[pick])
+        np.testing.assert_array_equal(bits(together), bits(alone[pick]), f"{n} rows")
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_rows_alone_are_right(kind: str) -> None:
+    x, alone = rows_alone(kind)
+    check_close(alone[:8], expected(kind, x[:8], weights(kind), M))
+
+
+@pytest.mark.parametrize("m", [1, 15, 16, 17, 31, 33, 100])
+@pytest.mark.parametrize("kind", TYPES)
+def test_odd_shapes(kind: str, m: int) -> None:
+    unit = dtype(kind).block
+    for n, k in ((1, unit), (3, 3 * unit), (9, 5 * unit), (2, 1024 + unit)):
+        x, raw = normal(m, n, k), raw_of(kind, normal(k, m, k))
+        check_close(product(kind, x, raw, m, threads=2), expected(kind, x, raw, m))
+
+
+@pytest.mark.parametrize("kind", FLOATS)
+def test_lengths_that_no_vector_divides(kind: str) -> None:
+    for m, k in ((1, 1), (5, 33), (17, 513), (40, 100)):
+        x, raw = normal(m, 3, k), raw_of(kind, normal(k, m, k))
+        check_close(product(kind, x, raw, m), expected(kind, x, raw, m))
+
+
+@pytest.mark.parametrize("kind", FLOATS)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_weights_that_are_no_constants(kind: str, threads: int) -> None:
+    x, w = normal(1, 5, 300), normal(2, 70, 300)
+    g = Graph("dynamic")
+    spec = dtype(kind)
+    g.output("y", g.mul_mat(g.input("x", x.shape, "f32"), g.input("w", w.shape, spec)))
+    bound = (plan := cpu(threads).compile(g)).bind(plan.own_weights(), Pools(plan.states))
+    raw = raw_of(kind, w)
+    bound.inputs["x"][...], bound.inputs["w"][...] = x, raw.view(spec.storage).reshape(w.shape)
+    bound.run()
+    check_close(bound.outputs["y"], expected(kind, x, raw, len(w)))
+
+
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_stays_in_its_row(kind: str, poison: float) -> None:
+    clean = normal(3, 5, K)
+    x = clean.copy()
+    x[2, 1100] = poison
+    run = Product(kind, weights(kind), 5, M, K, 2)
+    before, after = run(clean), run(x)
+    assert not np.isfinite(after[2]).any()
+    if kind in BLOCKS or np.isnan(poison):
+        assert np.isnan(after[2]).all()
+    others = [0, 1, 3, 4]
+    np.testing.assert_array_equal(bits(after[others]), bits(before[others]))
+
+
+@pytest.mark.parametrize("n", [1, 63, 64])
+@pytest.mark.parametrize("kind", TYPES)
+def test_huge_rows_stay_finite(kind: str, n: int) -> None:
+    x = np.where(normal(4, n, K) > 0, np.float32(3e5), np.float32(2.9e5))
+    y = product(kind, x, weights(kind), M, threads=2)
+    assert np.isfinite(y).all()
+    check_close(y[:4], expected(kind, x[:4], weights(kind), M))
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_zero_and_vanishing_rows(kind: str) -> None:
+    x = np.zeros((3, K), np.float32)
+    x[1], x[2] = 1e-38, normal(8, K)
+    x[2, ::32] = 1e-44
+    y = product(kind, x, weights(kind), M)
+    np.testing.assert_array_equal(y[0], 0)
+    assert np.abs(y[1]).max() < 1e-30
+    assert np.isfinite(y[2]).all()
+
+
+def extreme(kind: str, m: int, k: int, fill: int) -> np.ndarray:
+    """Blocks whose codes are all `fill` bytes and whose f16 scales are 1 (q4_k: and 2)."""
+    d = dtype(kind)
+    blocks = np.full((m * k // d.block, d.nbytes), fill, np.uint8)
+    one = np.array([1, 2], "<f2").view(np.uint8)
+    if kind == "q6_k":
+        blocks[:, 208:210] = one[:2]
+    elif kind == "q4_k":
+        blocks[:, :4] = one
+    else:
+        blocks[:, :2] = one[:2]
+    return blocks.reshape(-1)
+
+
+@pytest.mark.parametrize("fill", [0x00, 0x7F, 0x80, 0xFF])
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_extreme_codes_are_exact(kind: str, fill: int) -> None:
+    m, k, raw = 17, 512, extreme(kind, 17, 512, fill)
+    x = np.ones((5, k), np.float32)
+    x[1], x[2, ::2], x[3, 1::4], x[4, :7] = -1, -1, -1, -1
+    check_close(product(kind, 127 * x, raw, m), expected(kind, 127 * x, raw, m))
+
+
+def test_padding_rows_are_not_needed() -> None:
+    run = Product("q8_0", weights("q8_0"), 8, M, K, 2)
+    x = normal(9, 8, K)
+    whole = run(x)
+    x[3:] = np.nan
+    np.testing.assert_array_equal(bits(run(x, rows=3)[:3]), bits(whole[:3]))
+
+
+@pytest.mark.parametrize("n, m, k", [(0, 5, 64), (3, 0, 64), (3, 5, 0)])
+def test_empty_products(n: int, m: int, k: int) -> None:
+    y = product("f32", np.ones((n, k), np.float32), np.ones(4 * m * k, np.uint8), m)
+    assert y.shape == (n, m)
+    np.testing.assert_array_equal(y, 0)
+
+
+def lookup(kind: str, raw: np.ndarray, shape: tuple[int, int], ids: list[int]) -> np.ndarray:
+    g = Graph("lookup")
+    table = g.constant(HostTensor(TensorSpec(shape, dtype(kind)), raw), "table")
+    g.output("y", g.get_rows(table, g.input("ids", (len(ids),), "i32")))
+    bound = (plan := cpu(2).compile(g)).bind(plan.own_weights(), Pools(plan.states))
+    bound.inputs["ids"][...] = ids
+    bound.run()
+    return np.array(bound.outputs["y"])
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_rows_are_decoded_bit_for_bit(kind: str) -> None:
+    d, rng = dtype(kind), np.random.default_rng(1)
+    shape = (11, 2 * max(d.block, 20))
+    raw = rng.integers(0, 256, (11, d.row_bytes(shape[1])), np.uint8)
+    scale_at = {"q6_k": [209], "q4_k": [1, 3], "q8_0": [1, 35], "q5_0": [1, 23]}
+    step = d.nbytes if d.quantized else d.nbytes
+    for at in scale_at.get(kind, range(step - 1, raw.shape[1], step)):
+        raw[:, at % step :: step] &= 0xBF  # no NaN, no infinity
+    want = decode(d, raw, shape).astype(np.float32)
+    ids = [3, 10, 0, 3]
+    np.testing.assert_array_equal(bits(lookup(kind, raw.reshape(-1), shape, ids)), bits(want[ids]))
+
+
+@pytest.mark.parametrize("ids, at", [([0, 1, 11], 2), ([4, -1, 3], 1), ([2**31 - 1], 0)])
+def test_an_id_outside_the_table_is_an_error(ids: list[int], at: int) -> None:
+    raw = raw_of("q8_0", normal(1, 11, 64))
+    message = rf"^get_rows: ids\[{at}\] is {ids[at]}, outside \[0, 11\)"
+    with pytest.raises(BackendError, match=message):
+        lookup("q8_0", raw, (11, 64), ids)
+
+
+@pytest.mark.parametrize("isa", instruction_sets()[:-1])
+def test_all_of_this_at_lower_instruction_sets(isa: str) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__]
+    environment = os.environ | {"RIVERRUN_ISA": isa}
+    done = subprocess.run(
+        [*command, "-k", "not lower_instruction_sets"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
