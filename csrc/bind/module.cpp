@@ -153,9 +153,9 @@ PYBIND11_MODULE(_cpu, m) {
       "Bytes of a weight [rows, cols] in a packed layout; 0 where there is no packer.");
   m.def("pack", &pack);
 
-  py::class_<NodeData, std::shared_ptr<NodeData>>(m, "Node")
-      .def(py::init(&make_node), py::arg("op"), py::arg("inputs"), py::arg("outputs"),
-           py::arg("attributes"));
+  py::class_<NodeData, std::shared_ptr<NodeData>>(m, "Node").def(
+      py::init(&make_node), py::arg("op"), py::arg("inputs"), py::arg("outputs"),
+      py::arg("attributes"));
   py::class_<Plan, std::shared_ptr<Plan>>(m, "Plan")
       .def(py::init(&make_plan), py::arg("steps"), py::arg("n_buffers"), py::arg("max_threads"))
       .def_property_readonly("workspace_bytes", &Plan::workspace_bytes)

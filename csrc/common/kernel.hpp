@@ -11,15 +11,15 @@
 
 // The table is constant data and the initialiser one call, so that loading the library runs no
 // instruction that the processor may lack.
-#define RR_KERNEL(id, flags, op, supports, workspace, tasks, run)                             \
-  namespace {                                                                                 \
-  const rr_kernel id = {sizeof(rr_kernel), flags,     op,    RR_ISA, "", RR_PRIORITY,         \
-                        supports,          workspace, tasks, run};                            \
-  [[maybe_unused]] const int id##_registered = (rr_register_kernel(&id), 0);                  \
+#define RR_KERNEL(id, flags, op, supports, workspace, tasks, run)             \
+  namespace {                                                                 \
+  const rr_kernel id = {sizeof(rr_kernel), flags,    op,        RR_ISA, "",   \
+                        RR_PRIORITY,       supports, workspace, tasks,  run}; \
+  [[maybe_unused]] const int id##_registered = (rr_register_kernel(&id), 0);  \
   }
 
-#define RR_PACKER(id, dtype, layout, bytes, pack)                                             \
-  namespace {                                                                                 \
-  const rr_packer id = {sizeof(rr_packer), dtype, layout, bytes, pack};                       \
-  [[maybe_unused]] const int id##_registered = (rr_register_packer(&id), 0);                  \
+#define RR_PACKER(id, dtype, layout, bytes, pack)                            \
+  namespace {                                                                \
+  const rr_packer id = {sizeof(rr_packer), dtype, layout, bytes, pack};      \
+  [[maybe_unused]] const int id##_registered = (rr_register_packer(&id), 0); \
   }

@@ -32,7 +32,9 @@ inline const rr_attr* find_attr(const rr_node* node, const char* name) {
   return a && a->text && strcmp(a->text, text) == 0;
 }
 
-[[maybe_unused]] inline bool present(const rr_tensor& t) { return t.dtype != RR_ABSENT; }
+[[maybe_unused]] inline bool present(const rr_tensor& t) {
+  return t.dtype != RR_ABSENT;
+}
 
 [[maybe_unused]] inline int64_t numel(const rr_tensor& t) {
   int64_t n = 1;
@@ -71,7 +73,9 @@ inline const rr_attr* find_attr(const rr_node* node, const char* name) {
   return true;
 }
 
-[[maybe_unused]] inline bool dense(const rr_tensor& t) { return dense_tail(t, t.rank); }
+[[maybe_unused]] inline bool dense(const rr_tensor& t) {
+  return dense_tail(t, t.rank);
+}
 
 [[maybe_unused]] inline int refuse(char* why, size_t size, const char* reason) {
   snprintf(why, size, "%s", reason);

@@ -168,7 +168,9 @@ std::string BoundPlan::run(ThreadPool& pool, int64_t rows, std::vector<int64_t>*
   return node.data->op() + ": " + message_ + " [" + node.label + "]";
 }
 
-void BoundPlan::job(void* self, int thread) { static_cast<BoundPlan*>(self)->run_thread(thread); }
+void BoundPlan::job(void* self, int thread) {
+  static_cast<BoundPlan*>(self)->run_thread(thread);
+}
 
 void BoundPlan::barrier(const rr_exec* exec) {
   auto* impl = static_cast<ExecImpl*>(exec->impl);
@@ -186,8 +188,14 @@ void BoundPlan::fail(const rr_exec* exec, const char* message) {
 
 void BoundPlan::run_thread(int thread) {
   ExecImpl impl{this, 0, 1};
-  rr_exec exec{sizeof(rr_exec), thread, 1, workspace_.first, static_cast<size_t>(workspace_.second),
-               &BoundPlan::barrier, &BoundPlan::fail, &impl};
+  rr_exec exec{sizeof(rr_exec),
+               thread,
+               1,
+               workspace_.first,
+               static_cast<size_t>(workspace_.second),
+               &BoundPlan::barrier,
+               &BoundPlan::fail,
+               &impl};
   for (size_t n = 0; n < steps_.size(); ++n) {
     const Step& step = steps_[n];
     const int participants = std::min(step.tasks, n_threads_);

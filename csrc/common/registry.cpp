@@ -38,8 +38,12 @@ std::vector<std::string> detect_isas() {
 
 }  // namespace
 
-extern "C" void rr_register_kernel(const rr_kernel* kernel) { kernel_table().push_back(kernel); }
-extern "C" void rr_register_packer(const rr_packer* packer) { packer_table().push_back(packer); }
+extern "C" void rr_register_kernel(const rr_kernel* kernel) {
+  kernel_table().push_back(kernel);
+}
+extern "C" void rr_register_packer(const rr_packer* packer) {
+  packer_table().push_back(packer);
+}
 
 namespace riverrun {
 

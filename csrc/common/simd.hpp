@@ -16,7 +16,9 @@ namespace {
 typedef float v16 __attribute__((vector_size(64)));
 typedef int32_t i16x32 __attribute__((vector_size(64)));  // 16 lanes of 32 bits
 
-[[maybe_unused]] inline v16 splat(float x) { return x - v16{}; }
+[[maybe_unused]] inline v16 splat(float x) {
+  return x - v16{};
+}
 
 [[maybe_unused]] inline v16 load16(const void* p) {
   v16 v;
@@ -24,7 +26,9 @@ typedef int32_t i16x32 __attribute__((vector_size(64)));  // 16 lanes of 32 bits
   return v;
 }
 
-[[maybe_unused]] inline void store16(void* p, v16 v) { memcpy(p, &v, sizeof v); }
+[[maybe_unused]] inline void store16(void* p, v16 v) {
+  memcpy(p, &v, sizeof v);
+}
 
 // Lanes 0 .. n-1; the others are zero.
 [[maybe_unused]] inline v16 load_part(const float* p, int64_t n) {
@@ -160,7 +164,9 @@ inline V exp_lanes(V x, const Fma& fma) {
   return x;
 }
 
-[[maybe_unused]] inline v16 sigmoid16(v16 x) { return splat(1.0f) / (splat(1.0f) + exp16(-x)); }
+[[maybe_unused]] inline v16 sigmoid16(v16 x) {
+  return splat(1.0f) / (splat(1.0f) + exp16(-x));
+}
 
 // One f16 as f32, in integer arithmetic; exact, subnormals, infinities and NaN included.
 [[maybe_unused]] inline float f16_to_f32(uint16_t h) {

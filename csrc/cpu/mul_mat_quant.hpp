@@ -65,60 +65,72 @@ inline void run_tile(int width, const TileJob& job) {
   if constexpr (C > 1) run_tile<W, C - 1>(width, job);
 }
 
-// One chunk of k of one group, times all quantised columns.
+// What a call's threads share: the weight, quantised rows of x, and where their products go.
 template <class W>
-inline void run_chunk(const Columns<W>& columns, const rr_node* node, int64_t group,
-                      int64_t chunk) {
-  const rr_tensor& y = node->outputs[0];
-  const int64_t row = group * kLanes, rows = y.shape[y.rank - 1] - row;
-  TileJob job;
-  job.group = static_cast<const uint8_t*>(node->inputs[1].data) +
-              group * W::group_bytes(columns.blocks * kBlock);
-  job.blocks = columns.blocks;
-  job.begin = chunk;
-  job.end = chunk + kChunk / kBlock < job.blocks ? chunk + kChunk / kBlock : job.blocks;
-  job.rows = static_cast<int>(rows < kLanes ? rows : kLanes);
-  const bool many = columns.n > kManyColumns;
-  job.near = many ? W::group_bytes(columns.blocks * kBlock) : kNear;
-  job.far = many ? job.near : kFar;
-  for (int64_t c = 0; c < columns.n; c += kTile) {
-    const int width = columns.width(c);
-    job.x = columns.tile(c);
-    job.stream = c == (many ? kTile : 0);
-    for (int i = 0; i < width; ++i) {
-      job.y[i] = reinterpret_cast<float*>(row_ptr(y, columns.first + c + i)) + row;
-      __builtin_prefetch(job.y[i], 1, 3);
-    }
-    run_tile<W>(width, job);
-  }
-}
+struct Product {
+  const uint8_t* weight;
+  int64_t rows, group_bytes;
+  Columns<W> columns;
+  float* y[kColumns];  // of each column
 
-template <class W>
-inline void run_groups(const Columns<W>& columns, const rr_node* node, Range groups) {
-  const int64_t step = kChunk / kBlock;
-  // Few columns: weights are read as one stream. Many: a chunk of x serves all groups.
-  if (columns.n <= kManyColumns) {
-    for (int64_t g = groups.begin; g < groups.end; ++g)
-      for (int64_t at = 0; at < columns.blocks; at += step) run_chunk(columns, node, g, at);
-  } else {
-    for (int64_t at = 0; at < columns.blocks; at += step)
-      for (int64_t g = groups.begin; g < groups.end; ++g) run_chunk(columns, node, g, at);
+  Product(const rr_node* node, void* workspace, int64_t first, int64_t n)
+      : columns{node->inputs[0], static_cast<uint8_t*>(workspace), first, n,
+                node->inputs[0].shape[node->inputs[0].rank - 1] / kBlock} {
+    const rr_tensor &w = node->inputs[1], &out = node->outputs[0];
+    weight = static_cast<const uint8_t*>(w.data);
+    rows = w.shape[0];
+    group_bytes = W::group_bytes(w.shape[1]);
+    for (int64_t c = 0; c < n; ++c) y[c] = reinterpret_cast<float*>(row_ptr(out, first + c));
   }
-}
+
+  // One chunk of k of one group, times all columns.
+  void run_chunk(int64_t group, int64_t chunk) const {
+    const int64_t row = group * kLanes, left = rows - row, last = chunk + kChunk / kBlock;
+    const bool many = columns.n > kManyColumns;
+    TileJob job;
+    job.group = weight + group * group_bytes;
+    job.blocks = columns.blocks;
+    job.begin = chunk;
+    job.end = last < job.blocks ? last : job.blocks;
+    job.rows = static_cast<int>(left < kLanes ? left : kLanes);
+    job.near = many ? group_bytes : kNear;
+    job.far = many ? group_bytes : kFar;
+    for (int64_t c = 0; c < columns.n; c += kTile) {
+      const int width = columns.width(c);
+      job.x = columns.tile(c);
+      job.stream = c == (many ? kTile : 0);
+      for (int i = 0; i < width; ++i) {
+        job.y[i] = y[c + i] + row;
+        __builtin_prefetch(job.y[i], 1, 3);
+      }
+      run_tile<W>(width, job);
+    }
+  }
+
+  void run(Range groups) const {
+    const int64_t step = kChunk / kBlock;
+    // Few columns: weights are read as one stream. Many: a chunk of x serves all groups.
+    if (columns.n <= kManyColumns) {
+      for (int64_t g = groups.begin; g < groups.end; ++g)
+        for (int64_t at = 0; at < columns.blocks; at += step) run_chunk(g, at);
+    } else {
+      for (int64_t at = 0; at < columns.blocks; at += step)
+        for (int64_t g = groups.begin; g < groups.end; ++g) run_chunk(g, at);
+    }
+  }
+};
 
 template <class W>
 void run_quantised(const rr_node* node, const rr_exec* exec) {
-  const rr_tensor &x = node->inputs[0], &y = node->outputs[0];
-  const int64_t n = real_rows(node, x), k = x.shape[x.rank - 1];
-  const Range groups = split(exec, (y.shape[y.rank - 1] + kLanes - 1) / kLanes);
+  const int64_t n = real_rows(node, node->inputs[0]);
+  const Range groups = split(exec, (node->inputs[1].shape[0] + kLanes - 1) / kLanes);
   for (int64_t first = 0; first < n; first += kColumns) {
     const int64_t count = n - first < kColumns ? n - first : kColumns;
-    const Columns<W> columns = {x, static_cast<uint8_t*>(exec->workspace), first, count,
-                                k / kBlock};
+    const Product<W> product(node, exec->workspace, first, count);
     if (first > 0) exec->barrier(exec);
-    columns.quantise(split(exec, count * columns.blocks));
+    product.columns.quantise(split(exec, count * product.columns.blocks));
     exec->barrier(exec);
-    run_groups(columns, node, groups);
+    product.run(groups);
   }
 }
 
