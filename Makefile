@@ -20,7 +20,7 @@ CXX_FILES := $(wildcard csrc/*/*.cpp csrc/*/*.hpp csrc/*/*.h)
 help:
 	@echo "make run         install, and continue a prompt with the bundled model"
 	@echo "make test        install, and run the test suite (ARGS='tests/ops -k rope')"
-	@echo "make test-full   the same with the long-running cases"
+	@echo "make test-full   the same with long-running cases and a published model of 250 MB"
 	@echo "make check       formatting, lints, types, generated files, fast tests"
 	@echo "make bench       tokens per second of the bundled model (ARGS='--json')"
 	@echo "make build       compile in place for working on the code: PYTHONPATH=.dev"
@@ -33,7 +33,7 @@ run: $(VENV)/.installed
 test: $(VENV)/.installed $(VENV)/.testing
 	$(BIN)/pytest -m "not full" $(ARGS) </dev/null
 
-test-full: $(VENV)/.installed $(VENV)/.testing
+test-full: $(VENV)/.installed $(VENV)/.testing-full
 	$(BIN)/pytest $(ARGS) </dev/null
 
 check: lint stub-check docs-check
@@ -84,11 +84,15 @@ build/sources: FORCE
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 
 $(VENV)/.installed: $(VENV)/.ready build/sources $(SOURCES) pyproject.toml CMakeLists.txt
-	@echo "installing riverrun; the first build takes some minutes"
+	@echo "installing riverrun (a first build takes some minutes)"
 	$(BIN)/pip install -q --no-build-isolation .
 	touch $@
 
-# The [test] extra of what is installed already.
+# Extras of what is installed already.
 $(VENV)/.testing: pyproject.toml | $(VENV)/.installed
 	$(BIN)/pip install -q "riverrun[test]"
+	touch $@
+
+$(VENV)/.testing-full: pyproject.toml | $(VENV)/.installed
+	$(BIN)/pip install -q "riverrun[test,gemma]"
 	touch $@

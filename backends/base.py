@@ -171,9 +171,11 @@ def prepare(graph: Graph, kind: str) -> Graph:
 
 
 def require_weights(plan: Plan, weights: Mapping[str, HostTensor]) -> None:
-    """Raise GraphError when a constant has no data or other specs than the graph says."""
+    """Raise GraphError when a constant has no data or other specs than the graph says.
+
+    Constants that weights lack may have their data in the graph."""
     for name, spec in plan.constants.items():
-        data = weights.get(name)
+        data = weights.get(name, plan.graph.data.get(name))
         if data is None:
             raise GraphError(f"no data for constant {name!r} {spec}")
         if data.spec != spec:

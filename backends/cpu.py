@@ -14,14 +14,21 @@ from ..graph import Graph, HostTensor, Node, TensorSpec, Value
 from ..graph.dtype import DType
 from ..graph.errors import BackendError, Unsupported
 from ..graph.memory import Place, plan_memory
+from ..graph.passes.expand import expand, expansion
 from .base import Backend, BoundPlan, Plan, Pools, Support, aligned, prepare, require_weights
 
 PLAIN, ROWS16 = 0, 1
+LEVELS = ("base", "avx2", "avx512", "avx512vnni")
 _U8_ID = 1000  # the C ABI's id for a type that ggml has none for
 
 
 def instruction_sets() -> list[str]:
-    """The instruction-set levels in use, lowest first; RIVERRUN_ISA caps them."""
+    """The instruction-set levels in use, lowest first; RIVERRUN_ISA caps them.
+
+    Raises BackendError for a level that is not one."""
+    cap = os.environ.get("RIVERRUN_ISA")
+    if cap is not None and cap not in LEVELS:
+        raise BackendError(f"RIVERRUN_ISA should be one of {', '.join(LEVELS)}, got {cap!r}")
     return list(_cpu.isas())
 
 
@@ -96,6 +103,7 @@ class CpuPlan(Plan):
         self.memory = plan_memory(graph)
         self.buffers: dict[tuple[str, str, int], int] = {("arena", "", PLAIN): 0}
         self.labels: list[str] = []
+        self._constants = Weights(graph.data)
         steps = [self._step(n) for n in graph.nodes if not n.is_leaf and not n.op.view]
         self._keep_outputs()
         self.native = _cpu.Plan(steps, len(self.buffers), backend.threads)
@@ -121,6 +129,10 @@ class CpuPlan(Plan):
         for value in self.graph.outputs.values():
             self._locate(value, PLAIN)
 
+    def source(self, weights: Weights, name: str) -> Weights:
+        """Where a constant's data are: the given weights, or the graph itself."""
+        return weights if name in weights.tensors else self._constants
+
     def bind(self, weights: Weights, pools: Pools) -> BoundCpu:
         """Attach weights and pools. Raises GraphError for weights that do not fit."""
         require_weights(self, weights.tensors)
@@ -128,7 +140,7 @@ class CpuPlan(Plan):
 
     def own_weights(self) -> Weights:
         """The constants given while building."""
-        return Weights(self.graph.data)
+        return self._constants
 
 
 class BoundCpu(BoundPlan):
@@ -147,7 +159,7 @@ class BoundCpu(BoundPlan):
         find: dict[str, Callable[[str, int], np.ndarray]] = {
             "arena": lambda name, layout: self.scratch[:split],
             "input": lambda name, layout: self._raw_inputs[name],
-            "constant": weights.buffer,
+            "constant": lambda name, layout: plan.source(weights, name).buffer(name, layout),
             "state": lambda name, layout: pools.states[name],
         }
         self._buffers = [find[kind](name, layout) for kind, name, layout in plan.buffers]
@@ -185,6 +197,7 @@ class CpuBackend(Backend):
     def __init__(self, threads: int | None = None) -> None:
         if threads is not None and threads < 1:
             raise BackendError(f"threads should be 1 or more, got {threads}")
+        instruction_sets()
         self.threads: int = threads or default_threads()
         self.pool = _cpu.ThreadPool(self.threads)
         self.kernels = _cpu.kernels()
@@ -212,15 +225,31 @@ class CpuBackend(Backend):
         return None, -1, [], why
 
     def supports(self, node: Node) -> Support:
-        """Whether a kernel that this processor can run takes the node."""
+        """Whether kernels that this processor can run take the node, or what it expands to."""
+        why = self._lacks(node)
+        parts = expansion(node) if why else None
+        if parts is None:
+            return Support(not why, why)
+        for part in expand(parts, self._has_kernel).nodes:
+            if lack := self._lacks(part):
+                return Support(False, f"{why}; expanded: {part.op.name}: {lack}")
+        return Support(True)
+
+    def _lacks(self, node: Node) -> str:
+        """Why no kernel takes a node, "" when one does or none is needed."""
         if node.is_leaf or node.op.view:
-            return Support(True)
+            return ""
         _, kernel, _, why = self.choose(node)
-        return Support(kernel >= 0, why)
+        return "" if kernel >= 0 else why or "refused"
+
+    def _has_kernel(self, node: Node) -> bool:
+        return not self._lacks(node)
 
     def compile(self, graph: Graph, kind: str = "step") -> CpuPlan:
-        """Choose kernels, assign memory. Raises Unsupported naming the node and the reasons."""
-        return CpuPlan(prepare(graph, kind), kind, self)
+        """Choose kernels, assign memory; fused nodes that no kernel takes are expanded.
+
+        Raises Unsupported naming the node and the reasons."""
+        return CpuPlan(expand(prepare(graph, kind), self._has_kernel), kind, self)
 
     def load_weights(
         self, weights: Mapping[str, HostTensor], progress: Callable[[int], None] | None = None

@@ -33,6 +33,7 @@ class ReferencePlan(Plan):
     def __init__(self, graph: Graph, kind: str) -> None:
         super().__init__(graph, kind)
         self.memory = plan_memory(graph)
+        self._constants = Weights(graph.data)
 
     def bind(self, weights: Weights, pools: Pools) -> BoundReference:
         """Attach weights and pools."""
@@ -41,7 +42,11 @@ class ReferencePlan(Plan):
 
     def own_weights(self) -> Weights:
         """The constants given while building."""
-        return Weights(self.graph.data)
+        return self._constants
+
+    def array(self, weights: Weights, name: str) -> np.ndarray:
+        """A constant's values, from the given weights or the graph itself."""
+        return (weights if name in weights.tensors else self._constants).array(name)
 
 
 class BoundReference(BoundPlan):
@@ -68,13 +73,14 @@ class BoundReference(BoundPlan):
             for index, array in enumerate(results):
                 values[node.value(index)] = _rounded(array, node.specs[index])
             for index in node.written():
-                self._store(self._roots[node.value(index)], results[index])
+                if node.value(index) in self._roots:
+                    self._store(self._roots[node.value(index)], results[index])
         self.outputs = {k: stored(values[v], v.spec) for k, v in self.plan.graph.outputs.items()}
 
     def _leaf(self, node: Node) -> np.ndarray:
         spec = node.specs[0]
         if node.op.name == "constant":
-            return self.weights.array(node.name)
+            return self.plan.array(self.weights, node.name)
         if node.op.name == "input":
             return decode(spec.dtype, self.inputs[node.name], spec.shape)
         return decode(spec.dtype, self.pools.states[node.name], spec.shape).copy()

@@ -56,7 +56,7 @@ class Graph(OpMethods):
     def constant(self, data: np.ndarray | HostTensor, name: str | None = None) -> Value:
         """A constant with its data. float64 arrays become float32."""
         tensor = host_tensor(data)
-        name = name or f"constant.{len(self._leaves)}"
+        name = name or self._free_name("constant")
         value = self._leaf(Constant(tensor.spec), name)
         self.data[name] = tensor
         return value
@@ -132,6 +132,21 @@ class Graph(OpMethods):
         self.nodes.append(node)
         self._leaves[name] = node
         return node.value()
+
+    def _free_name(self, stem: str) -> str:
+        """A name that no leaf has."""
+        number = len(self._leaves)
+        while f"{stem}.{number}" in self._leaves:
+            number += 1
+        return f"{stem}.{number}"
+
+    def _adopt(self, node: Node, inputs: tuple[Value | None, ...]) -> Node:
+        """A copy of another graph's node on values of this one, for passes."""
+        made = Node(len(self.nodes), node.op, inputs, node.specs, node.name, node.where)
+        self.nodes.append(made)
+        if made.is_leaf:
+            self._leaves[made.name] = made
+        return made
 
     def _own(self, value: Value) -> None:
         if not isinstance(value, Value):

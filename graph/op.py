@@ -11,10 +11,14 @@ import numbers
 import pkgutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from .errors import AttributeValueError, DTypeError, GraphError, ShapeError
 from .spec import TensorSpec
+
+if TYPE_CHECKING:
+    from .builder import Graph
+    from .node import Value
 
 Specs = TensorSpec | tuple[TensorSpec, ...]
 
@@ -32,7 +36,8 @@ class Op:
     """One operation. Subclasses are frozen dataclasses whose fields are the attributes.
 
     inputs: names; a trailing "?" marks an optional one, a leading "*" (last only) any number.
-    writes: output -> input; the output is the new version of that state, in the same memory.
+    writes: output -> input; the output is the new version of that state, in the same memory. The
+    input may also be what a node made, when nothing reads it afterwards.
     inplace: output -> input; the planner may give both the same memory when the input dies there.
     constants: inputs that are weights in practice; backends may repack them.
     view: the output is the input's memory under another shape; `view_offset` tells where.
@@ -61,6 +66,15 @@ class Op:
         outs = outs if isinstance(outs, tuple) else (outs,)
         read = sum(s.nbytes for s in inputs if s is not None)
         return Cost(sum(s.size for s in outs), read, sum(s.nbytes for s in outs))
+
+    def expand(self, graph: Graph, *inputs: Any) -> Value | tuple[Value, ...] | None:
+        """The op's outputs built in graph from more primitive ops, None where there are none.
+
+        An op with an expansion is a fused one: backends without a kernel for it run the expansion
+        instead, which gives the same results within the op's tolerance. `inputs` are values of
+        graph, None for absent optional ones; constants with their data are the only leaves that an
+        expansion may add. The outputs' specs are those that `infer` gives."""
+        return None
 
     def view_offset(self, x: TensorSpec) -> int:
         """Bytes from the start of x to the start of the output, for view ops."""

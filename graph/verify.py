@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from .builder import Graph
 from .errors import GraphError
-from .leaves import State
+from .leaves import Constant, Input, State
 from .node import Node, Value
 
 Version = tuple[Node, int]
 
 
 def verify(graph: Graph) -> None:
-    """Raise GraphError for the first thing wrong with a graph: order, specs, names, state."""
+    """Raise GraphError for the first thing wrong with a graph: order, specs, names, overwrites."""
     _check_nodes(graph)
     for name, value in graph.outputs.items():
         known = value.node.id < len(graph.nodes) and graph.nodes[value.node.id] is value.node
         if not known or not 0 <= value.index < len(value.node.specs):
             raise GraphError(f"output {name!r} of graph {graph.name!r} is not one of its values")
-    _check_states(graph)
+    _check_writes(graph)
 
 
 def _check_nodes(graph: Graph) -> None:
@@ -45,16 +45,31 @@ def _check_nodes(graph: Graph) -> None:
             )
 
 
+def memory_versions(graph: Graph) -> dict[Value, Version]:
+    """For every value in memory that nodes may overwrite, directly or through views: which version
+    of that memory it is. Only the memory of inputs and constants is never overwritten."""
+    version: dict[Value, Version] = {}
+    for node in graph.nodes:
+        if isinstance(node.op, (Input, Constant)):
+            continue
+        if not node.op.view:
+            version.update((node.value(i), (node, i)) for i in range(len(node.specs)))
+        elif node.inputs[0] in version:
+            version[node.value()] = version[node.inputs[0]]
+    return version
+
+
 def state_versions(graph: Graph) -> dict[Value, Version]:
-    """For every value that is state memory, directly or through views: which version it is."""
+    """The part of memory_versions that is state memory."""
     version: dict[Value, Version] = {}
     for node in graph.nodes:
         if isinstance(node.op, State):
             version[node.value()] = (node, 0)
         elif node.op.view and node.inputs[0] in version:
             version[node.value()] = version[node.inputs[0]]
-        for index in node.written():
-            version[node.value(index)] = (node, index)
+        for index, old in node.written().items():
+            if old in version:
+                version[node.value(index)] = (node, index)
     return version
 
 
@@ -70,35 +85,50 @@ def ancestors(graph: Graph) -> list[int]:
     return sets
 
 
-def _check_states(graph: Graph) -> None:
-    version = state_versions(graph)
-    if not version:
-        return
-    before = ancestors(graph)
+def _check_writes(graph: Graph) -> None:
+    version, states = memory_versions(graph), state_versions(graph)
     writer: dict[Version, Node] = {}
     for node in graph.nodes:
         for old in node.written().values():
-            if old not in version:
-                raise GraphError(
-                    f"{node.op.name}: writes {old!r}, which is not a state; make it with g.state "
-                    f"[{node.describe()}]"
-                )
+            _check_written(node, old, version)
             first = writer.setdefault(version[old], node)
             if first is not node:
                 raise GraphError(
-                    f"{node.op.name}: state version {old!r} is overwritten twice, first by "
+                    f"{node.op.name}: {_kind(old, states)} {old!r} is overwritten twice, first by "
                     f"{first.describe()}; write the newest version [{node.describe()}]"
                 )
+    before = ancestors(graph) if writer else []
     for node in graph.nodes:
         for value in node.inputs:
             over = writer.get(version[value]) if value in version else None
-            if over is None or over is node or node.op.view:
+            if value is None or over is None or over is node or node.op.view:
                 continue
             if not before[over.id] >> node.id & 1:
                 raise GraphError(
-                    f"{node.op.name}: reads state version {value!r}, which {over.describe()} "
-                    f"overwrites without depending on this read [{node.describe()}]"
+                    f"{node.op.name}: reads {_kind(value, states)} {value!r}, which "
+                    f"{over.describe()} overwrites without depending on this read "
+                    f"[{node.describe()}]"
                 )
     for name, value in graph.outputs.items():
         if value in version and version[value] in writer:
-            raise GraphError(f"output {name!r} is a state version that is overwritten later")
+            kind = _kind(value, states)
+            raise GraphError(f"output {name!r} is a {kind} that is overwritten later")
+
+
+def _check_written(node: Node, old: Value, version: dict[Value, Version]) -> None:
+    """Whether a node may overwrite this input."""
+    if old not in version:
+        raise GraphError(
+            f"{node.op.name}: writes {old!r}, which is not a state but the memory of an input or "
+            f"a constant; make it with g.state, or copy it with g.cont [{node.describe()}]"
+        )
+    seen = [v for v in node.inputs if v in version and version[v] == version[old]]
+    if len(seen) > 1:
+        raise GraphError(
+            f"{node.op.name}: reads {old!r}, which it overwrites, through another input too; copy "
+            f"it with g.cont [{node.describe()}]"
+        )
+
+
+def _kind(value: Value, states: dict[Value, Version]) -> str:
+    return "state version" if value in states else "value"

@@ -9,9 +9,11 @@
 namespace {
 
 constexpr int kLanes = 16;
-constexpr int64_t kChunk = 512;            // values of k whose weights stay in cache
-constexpr int64_t kFewColumns = 32;        // above: chunks outside, groups inside
-constexpr int64_t kSmallWeight = 1 << 16;  // bytes that one thread reads faster than two meet
+constexpr int64_t kChunk = 512;       // values of k whose weights stay in cache
+constexpr int64_t kColumns = 256;     // rows of x that are used at a time
+constexpr int64_t kManyColumns = 32;  // above: chunks outside, groups inside
+// Bytes of weights, alone and times rows of x, that one thread is through with before two have met.
+constexpr int64_t kSmallWeight = 1 << 16, kSmallWork = 1 << 20;
 
 // Running sums that the registers hold, and rows of x in a tile.
 #if defined(__AVX512BW__)
@@ -118,49 +120,69 @@ inline void run_tile(int64_t groups, int64_t width, const TileJob& job) {
   if constexpr (C > 1) run_tile<W, C - 1>(groups, width, job);
 }
 
-// One chunk of k of groups [group, end), times rows of x in [0, n).
+// What a call's threads share: the weight, and rows of x and y.
 template <class W>
-void run_chunk(const rr_node* node, int64_t n, Range groups, int64_t begin) {
-  const rr_tensor &x = node->inputs[0], &w = node->inputs[1], &y = node->outputs[0];
-  const int64_t k = w.shape[1];
-  TileJob job;
-  job.group_bytes = k * kLanes * W::kBytes;
-  job.begin = begin;
-  job.end = begin + kChunk < k ? begin + kChunk : k;
-  for (int64_t c = 0; c < n; c += kTile) {
-    const int64_t width = n - c < kTile ? n - c : kTile;
-    job.stream = c == 0;
-    for (int64_t g = groups.begin; g < groups.end;) {
-      int64_t count = groups_at_once(width);
-      while (count > groups.end - g) count /= 2;
-      job.groups =
-          static_cast<const uint8_t*>(w.data) + g * job.group_bytes + begin * kLanes * W::kBytes;
-      job.rows = w.shape[0] - g * kLanes;
-      for (int64_t i = 0; i < width; ++i) {
-        job.x[i] = reinterpret_cast<const float*>(row_ptr(x, c + i));
-        job.y[i] = reinterpret_cast<float*>(row_ptr(y, c + i)) + g * kLanes;
-      }
-      run_tile<W>(count, width, job);
-      g += count;
+struct Product {
+  const uint8_t* weight;
+  int64_t rows, k, group_bytes, n;
+  const float* x[kColumns];
+  float* y[kColumns];
+
+  Product(const rr_node* node, int64_t first, int64_t count) : n(count) {
+    const rr_tensor& w = node->inputs[1];
+    weight = static_cast<const uint8_t*>(w.data);
+    rows = w.shape[0];
+    k = w.shape[1];
+    group_bytes = k * kLanes * W::kBytes;
+    for (int64_t c = 0; c < n; ++c) {
+      x[c] = reinterpret_cast<const float*>(row_ptr(node->inputs[0], first + c));
+      y[c] = reinterpret_cast<float*>(row_ptr(node->outputs[0], first + c));
     }
   }
-}
+
+  // One chunk of k of up to four groups, times all rows of x.
+  void run_chunk(Range groups, int64_t begin) const {
+    TileJob job;
+    job.group_bytes = group_bytes;
+    job.begin = begin;
+    job.end = begin + kChunk < k ? begin + kChunk : k;
+    for (int64_t c = 0; c < n; c += kTile) {
+      const int64_t width = n - c < kTile ? n - c : kTile;
+      job.stream = c == 0;
+      for (int64_t g = groups.begin; g < groups.end;) {
+        int64_t count = groups_at_once(width);
+        while (count > groups.end - g) count /= 2;
+        job.groups = weight + g * group_bytes + begin * kLanes * W::kBytes;
+        job.rows = rows - g * kLanes;
+        for (int64_t i = 0; i < width; ++i) {
+          job.x[i] = x[c + i];
+          job.y[i] = y[c + i] + g * kLanes;
+        }
+        run_tile<W>(count, width, job);
+        g += count;
+      }
+    }
+  }
+
+  // Few rows of x: weights are read as streams. Many: a chunk of x serves all groups.
+  void run(Range groups) const {
+    const auto four = [&](int64_t g) { return Range{g, g + 4 < groups.end ? g + 4 : groups.end}; };
+    if (n <= kManyColumns) {
+      for (int64_t g = groups.begin; g < groups.end; g += 4)
+        for (int64_t at = 0; at < k; at += kChunk) run_chunk(four(g), at);
+    } else {
+      for (int64_t at = 0; at < k; at += kChunk)
+        for (int64_t g = groups.begin; g < groups.end; g += 4) run_chunk(four(g), at);
+    }
+  }
+};
 
 template <class W>
 void run(const rr_node* node, const rr_exec* exec) {
-  const rr_tensor &x = node->inputs[0], &w = node->inputs[1];
-  const int64_t n = real_rows(node, x), k = w.shape[1];
-  const Range groups = split(exec, (w.shape[0] + kLanes - 1) / kLanes);
-  // Few rows of x: weights are read as streams. Many: a chunk of x serves all groups.
-  if (n > kFewColumns) {
-    for (int64_t at = 0; at < k; at += kChunk)
-      for (int64_t g = groups.begin; g < groups.end; g += 4)
-        run_chunk<W>(node, n, {g, g + 4 < groups.end ? g + 4 : groups.end}, at);
-  } else {
-    for (int64_t g = groups.begin; g < groups.end; g += 4)
-      for (int64_t at = 0; at < k; at += kChunk)
-        run_chunk<W>(node, n, {g, g + 4 < groups.end ? g + 4 : groups.end}, at);
-  }
+  const int64_t n = real_rows(node, node->inputs[0]);
+  const Range groups = split(exec, (node->inputs[1].shape[0] + kLanes - 1) / kLanes);
+  for (int64_t first = 0; first < n; first += kColumns)
+    Product<W>(node, first, n - first < kColumns ? n - first : kColumns).run(groups);
 }
 
 template <class W>
@@ -180,7 +202,8 @@ size_t packed_bytes(int64_t rows, int64_t cols) {
 template <class W>
 int32_t tasks(const rr_node* node) {
   const rr_tensor& w = node->inputs[1];
-  if (packed_bytes<W>(w.shape[0], w.shape[1]) < kSmallWeight) return 1;
+  const int64_t n = n_rows(node->inputs[0]), size = (w.shape[0] + kLanes) * w.shape[1] * W::kBytes;
+  if (size < kSmallWeight && n * size < kSmallWork) return 1;
   return static_cast<int32_t>((w.shape[0] + kLanes - 1) / kLanes);
 }
 

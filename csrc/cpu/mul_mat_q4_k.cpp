@@ -83,7 +83,7 @@ struct Q4_K {
       for (int pair = 0; pair < 4; ++pair) {
         const uint8_t* v = unit + kNibbles + 512 * pair;
         const uint8_t *s = bytes + 32 * pair, *m = s + 128;
-        fetch_ahead<kUnit / 4>(job, unit + kUnit / 4 * pair);
+        fetch_ahead<kUnit / 4, C <= 4 ? 64 : 192>(job, unit + kUnit / 4 * pair);
         add<C>([&](int i) { return b_and(b_load(v + 64 * i), b_splat(15)); },
                f_mul(f_from_u8(s), d), f_mul(f_from_u8(m), dmin), x, sums);
         x.at += C * Columns<Q4_K>::kRecord;

@@ -63,7 +63,7 @@ struct Q5_0 {
     for (int64_t b = job.begin; b < job.end; ++b) {
       Bytes w[8];
       unpack(unit, w);
-      fetch_ahead<kUnit>(job, unit);
+      fetch_ahead<kUnit, C <= 4 ? 64 : 192>(job, unit);
       const Floats d = f_from_f16(scales), taken = surplus(d);
       Ints whole[C];
 #pragma GCC unroll 8

@@ -94,7 +94,7 @@ struct Q6_K {
 #pragma GCC unroll 8
         for (int c = 0; c < C; ++c) part[c] = i_scaled(whole[c], first, first_taken);
         sub_block<C>(at + 192, x, 1, whole);
-        fetch_ahead<384>(job, at);
+        fetch_ahead<384, C <= 4 ? 64 : 192>(job, at);
 #pragma GCC unroll 8
         for (int c = 0; c < C; ++c) {
           part[c] = f_add(part[c], i_scaled(whole[c], second, second_taken));

@@ -37,7 +37,7 @@ struct Q8_0 {
     Floats sums[C];
     clear(sums);
     for (int64_t b = job.begin; b < job.end; ++b) {
-      fetch_ahead<kUnit>(job, unit);
+      fetch_ahead<kUnit, 64>(job, unit);
       const Floats d = f_from_f16(scales), taken = surplus(d);
       Ints whole[C];
 #pragma GCC unroll 8

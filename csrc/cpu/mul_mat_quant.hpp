@@ -15,8 +15,9 @@ constexpr int kLanes = 16;
 constexpr int64_t kChunk = 1024;      // values of k whose weights stay in the first-level cache
 constexpr int64_t kColumns = 256;     // rows of x that are quantised and used at a time
 constexpr int64_t kManyColumns = 32;  // above: chunks outside, groups inside
-constexpr int64_t kNear = 4096, kFar = 16384;  // bytes that weights are asked for in advance
-constexpr int64_t kSmallWeight = 1 << 16;      // bytes that one thread reads faster than two meet
+constexpr int64_t kNear = 8192, kFar = 32768;  // bytes that weights are asked for in advance
+// Bytes of weights and values of x that one thread is through with before two have met.
+constexpr int64_t kSmallWeight = 1 << 16, kSmallRows = 1 << 15;
 
 // One tile's work on blocks [begin, end) of k.
 struct TileJob {
@@ -31,14 +32,16 @@ struct TileJob {
 };
 
 // One core keeps more of the memory system busy with requests at two distances than with either
-// alone, and goes on doing so while it computes.
-template <int BYTES>
+// alone, and goes on doing so while it computes. STEP is how far apart the far ones are: where the
+// arithmetic of a block takes as long as its bytes, every third cache line is best, and the
+// hardware's own prefetch does the rest.
+template <int BYTES, int STEP>
 RR_INLINE void fetch_ahead(const TileJob& job, const uint8_t* at) {
   if (!job.stream) return;
 #pragma GCC unroll 64
   for (int i = 0; i < BYTES; i += 64) {
     __builtin_prefetch(at + i + job.near, 0, 3);
-    __builtin_prefetch(at + i + job.far, 0, 2);
+    if (i % STEP == 0) __builtin_prefetch(at + i + job.far, 0, 2);
   }
 }
 
@@ -160,8 +163,10 @@ int64_t packed_size(int64_t rows, int64_t cols) {
 template <class W>
 int32_t tasks_quantised(const rr_node* node) {
   const rr_tensor& w = node->inputs[1];
-  if (packed_size<W>(w.shape[0], w.shape[1]) < kSmallWeight) return 1;
-  return static_cast<int32_t>((w.shape[0] + kLanes - 1) / kLanes);
+  const int64_t n = n_rows(node->inputs[0]), groups = (w.shape[0] + kLanes - 1) / kLanes;
+  if (packed_size<W>(w.shape[0], w.shape[1]) < kSmallWeight && n * w.shape[1] < kSmallRows)
+    return 1;
+  return static_cast<int32_t>(groups > n ? groups : n);
 }
 
 template <class W>

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from ..builder import Graph
 from ..node import Node, Value
+from ..verify import state_versions
 
 
 def live_nodes(graph: Graph) -> list[Node]:
-    """The nodes that outputs and state writes need, in order. State writes count as needed."""
+    """The nodes that outputs and state writes need, in order. State writes count as needed; writes
+    to memory that ends with the run do not."""
     wanted = {v.node.id for v in graph.outputs.values()}
+    states = state_versions(graph)
     live: list[Node] = []
     for node in reversed(graph.nodes):
-        if node.id in wanted or node.op.writes:
+        if node.id in wanted or any(v in states for v in node.written().values()):
             live.append(node)
             wanted.update(v.node.id for v in node.inputs if v is not None)
     return live[::-1]
@@ -29,11 +32,7 @@ def eliminate(graph: Graph) -> Graph:
         inputs = tuple(
             Value(moved[v.node.id], v.index) if v is not None else None for v in node.inputs
         )
-        made = Node(len(out.nodes), node.op, inputs, node.specs, node.name, node.where)
-        out.nodes.append(made)
-        moved[node.id] = made
-        if node.is_leaf:
-            out._leaves[node.name] = made
+        moved[node.id] = out._adopt(node, inputs)
     out.outputs = {k: Value(moved[v.node.id], v.index) for k, v in graph.outputs.items()}
     out.data = {k: v for k, v in graph.data.items() if k in out._leaves}
     return out

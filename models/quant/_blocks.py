@@ -16,8 +16,9 @@ BlockFn = Callable[[np.ndarray], np.ndarray]
 
 # Elements per call of a block function: keeps temporaries in cache and memory bounded.
 _CHUNK = 1 << 17
-# Beyond every format: 65504 * 128 * 32 is the most that any of them holds.
+# Keeps sums of squares finite. Formats with f16 scales hold 65504 * 127 * 32 at most.
 _MAX_VALUE = 1e9
+_PAIR = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
 
 
 def register_blocks(name: str, decode_blocks: BlockFn, encode_blocks: BlockFn) -> None:
@@ -93,6 +94,16 @@ def pack_nibbles(q: np.ndarray) -> np.ndarray:
     """The reverse of `nibbles`; only the low 4 bits of uint8 q count."""
     low, high = np.split(q & 15, 2, axis=-1)
     return low | high << 4
+
+
+def pairs(packed: np.ndarray) -> np.ndarray:
+    """uint8 [..., B] as 2-bit values [..., 4, B], the lowest two bits first."""
+    return packed[..., None, :] >> _PAIR & 3
+
+
+def pack_pairs(q: np.ndarray) -> np.ndarray:
+    """The reverse of `pairs`; only the low 2 bits of uint8 q count."""
+    return np.bitwise_or.reduce((q & 3) << _PAIR, axis=-2)
 
 
 def bits(packed: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from riverrun.backends import cpu
 from riverrun.backends.cpu import CpuBackend, _cgroup_quota, default_threads
+from riverrun.graph.errors import BackendError
 
 
 def unified(root: Path, text: str) -> Path:
@@ -97,3 +98,9 @@ def test_default_follows_the_real_affinity() -> None:
 
 def test_the_pool_has_as_many_threads_as_asked() -> None:
     assert [CpuBackend(n).pool.size for n in (1, 2, 3)] == [1, 2, 3]
+
+
+def test_an_unknown_instruction_set_level_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RIVERRUN_ISA", "sse9")
+    with pytest.raises(BackendError, match=r"one of base, avx2, .*, got 'sse9'"):
+        CpuBackend(1)
