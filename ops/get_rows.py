@@ -7,10 +7,15 @@ from collections.abc import Iterable
 import numpy as np
 
 from ..graph.case import Case, f32, ints, rand
+from ..graph.dtype import dtype
 from ..graph.errors import DTypeError
 from ..graph.op import Cost, Op, register
 from ..graph.spec import TensorSpec
 from .ragged import check_range, require_contiguous
+
+_BLOCKS_OF_32 = ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "mxfp4")
+_BLOCKS_OF_256 = ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs")
+_TABLE_TYPES = ("f32", "f16", "bf16", *_BLOCKS_OF_32, *_BLOCKS_OF_256)
 
 
 @register
@@ -45,8 +50,8 @@ class GetRows(Op):
 
     @staticmethod
     def cases() -> Iterable[Case]:
-        for of in ("f32", "f16", "bf16", "q8_0", "q5_0", "q4_k", "q6_k"):
-            wide = 512 if of.endswith("_k") else 96
+        for of in _TABLE_TYPES:
+            wide = max(2 * dtype(of).block, 96)
             for ids in ((3,), (0, 10, 5, 5, 1)):
                 label = f"{of},r=11,d={wide},n={len(ids)}"
                 yield Case(label, table=rand(of, 11, wide), ids=ints(*ids))

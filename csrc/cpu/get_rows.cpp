@@ -17,6 +17,7 @@ void run(const rr_node* node, const rr_exec* exec) {
   const rr_tensor &table = node->inputs[0], &ids = node->inputs[1], &y = node->outputs[0];
   const char* base = static_cast<const char*>(table.data);
   const char* list = static_cast<const char*>(ids.data);
+  const Format* format = format_of(table.dtype);
   const Range range = split(exec, real_rows(node, y));
   for (int64_t i = range.begin; i < range.end; ++i) {
     int32_t id;
@@ -28,8 +29,8 @@ void run(const rr_node* node, const rr_exec* exec) {
       exec->fail(exec, message);
       return;
     }
-    decode_row(table.dtype, reinterpret_cast<const uint8_t*>(base + id * table.strides[0]),
-               reinterpret_cast<float*>(row_ptr(y, i)), table.shape[1]);
+    format->decode(reinterpret_cast<const uint8_t*>(base + id * table.strides[0]),
+                   reinterpret_cast<float*>(row_ptr(y, i)), table.shape[1]);
   }
 }
 

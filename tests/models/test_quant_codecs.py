@@ -1,8 +1,7 @@
-"""The block codecs against the gguf package, against hand-computed blocks, and round trips."""
+"""The block codecs against the gguf package, and round trips."""
 
 from __future__ import annotations
 
-import struct
 import subprocess
 import sys
 
@@ -18,7 +17,8 @@ from riverrun.graph.errors import DTypeError
 from riverrun.models.gguf import open_gguf
 
 # Name -> byte positions of f16 fields, and the bound on the squared error of encoded normal values
-# as a part of their energy. No code beats 4 ** -bits: 0.0020 for q4_k, 0.00011 for q6_k.
+# as a part of their energy: 1.1 to 1.4 times what they reach. No code of that many bits an element,
+# scales included, beats 4 ** -bits; block formats reach 2.1 (iq4_xs) to 6.3 times that (q4_1).
 FORMATS = {
     "bf16": ((), 4e-6),
     "q8_0": ((0,), 4e-5),
@@ -26,9 +26,14 @@ FORMATS = {
     "q4_1": ((0, 2), 7.5e-3),
     "q5_0": ((0,), 2.3e-3),
     "q5_1": ((0, 2), 1.8e-3),
+    "q2_k": ((80, 82), 7.8e-2),
+    "q3_k": ((108,), 2.3e-2),
     "q4_k": ((0, 2), 6e-3),
     "q5_k": ((0, 2), 1.6e-3),
     "q6_k": ((208,), 3.3e-4),
+    "iq4_nl": ((0,), 6.2e-3),
+    "iq4_xs": ((0,), 6.3e-3),
+    "mxfp4": ((), 1.5e-2),
 }
 BLOCKS = [name for name in FORMATS if name != "bf16"]
 
@@ -70,14 +75,15 @@ def test_decode_equals_gguf_package(name: str) -> None:
     # More than one chunk of the decoder, in rows of an odd number of blocks.
     count = 7 if d.quantized else 1001
     raw = random_storage(name, (1 << 18) // (count * d.block) + 3, count)
-    want = quants.dequantize(raw, ggml(name))
+    with np.errstate(over="ignore"):
+        want = quants.dequantize(raw, ggml(name))
     got = codec.decode(d, raw, (len(raw), count * d.block))
     assert got.dtype == np.float32
     # Random bf16 has NaN of every payload; equality is of bits.
     assert np.array_equal(got.view(np.uint32), want.view(np.uint32))
 
 
-@pytest.mark.parametrize("name", ["bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1"])
+@pytest.mark.parametrize("name", ["bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "mxfp4"])
 def test_encode_equals_gguf_package(name: str) -> None:
     x = rng(name).standard_normal((65, 256)).astype(np.float32)
     x[0] = 0
@@ -91,15 +97,19 @@ def test_encode_equals_gguf_package(name: str) -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_round_trip_error(name: str) -> None:
+    d = BY_NAME[name]
     x = rng(name).standard_normal((64, 1024)).astype(np.float32)
-    raw = codec.encode(BY_NAME[name], x)
-    assert raw.shape == (64, BY_NAME[name].row_bytes(1024)) and raw.dtype == np.uint8
-    assert nmse(codec.decode(BY_NAME[name], raw, x.shape), x) < FORMATS[name][1]
+    raw = codec.encode(d, x)
+    assert raw.shape == (64, d.row_bytes(1024)) and raw.dtype == np.uint8
+    least = 4.0 ** (-8 * d.nbytes / d.block)
+    assert least < nmse(codec.decode(d, raw, x.shape), x) < FORMATS[name][1]
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_special_blocks(name: str) -> None:
     """Zero is exact, a constant and tiny values stay close, a lone peak keeps its size."""
+    # mxfp4 has nothing between 4 and 6; the value of the iq4 formats next to 0 is peak / 127.
+    step = {"mxfp4": 1.0, "iq4_nl": 0.04, "iq4_xs": 0.04}.get(name, 0.02)
     d = BY_NAME[name]
     x = np.zeros((5, 256), np.float32)
     x[1] = -3
@@ -110,7 +120,7 @@ def test_special_blocks(name: str) -> None:
     assert np.array_equal(y[0], x[0])
     assert np.abs(y[1:3] - x[1:3]).max() < 0.02
     assert np.abs(y[3]).max() < 2e-30
-    assert np.abs(y[4] - x[4]).max() < 0.02
+    assert np.abs(y[4] - x[4]).max() <= step
 
 
 @pytest.mark.parametrize("name", ["q4_k", "q6_k"])
@@ -148,7 +158,8 @@ def test_axes_and_empty(name: str) -> None:
 @pytest.mark.parametrize("name", BLOCKS)
 def test_values_that_cannot_be_encoded(name: str) -> None:
     d = BY_NAME[name]
-    for bad in (np.nan, np.inf, -np.inf, 1e30, 5e8):
+    too_large_for_f16_scales = (5e8,) if FORMATS[name][0] else ()
+    for bad in (np.nan, np.inf, -np.inf, 1e30, *too_large_for_f16_scales):
         x = np.ones((1, 256), np.float32)
         x[0, 200] = bad
         with pytest.raises(DTypeError):
@@ -162,33 +173,6 @@ def test_decode_refuses_a_part_of_a_block(name: str) -> None:
     registered = codec._CODECS[name]
     with pytest.raises(DTypeError, match="whole"):
         registered.decode(np.zeros((2, BY_NAME[name].nbytes + 1), np.uint8))
-
-
-def test_q8_0_by_hand() -> None:
-    block = struct.pack("<e32b", 0.5, *range(-128, -112), *range(112, 128))
-    y = codec.decode(BY_NAME["q8_0"], np.frombuffer(block, np.uint8), (32,))
-    assert y.tolist() == [0.5 * q for q in (*range(-128, -112), *range(112, 128))]
-    # peak 127 gives d = 1; 0.5 rounds away from zero, as -2.5 does.
-    x = np.zeros(32, np.float32)
-    x[:5] = 127, 0.5, -2.5, 1.49, -0.4
-    raw = codec.encode(BY_NAME["q8_0"], x)
-    assert raw[:2].tobytes() == struct.pack("<e", 1)
-    assert raw[2:].view(np.int8)[:6].tolist() == [127, 1, -3, 1, 0, 0]
-
-
-def test_q4_k_by_hand() -> None:
-    """d = 2, dmin = 0.5; scale j = 10 + 7 j (up to 59), min j = 63 - 9 j; codes l % 16."""
-    scale, low = [10 + 7 * j for j in range(8)], [63 - 9 * j for j in range(8)]
-    packed = [scale[j] | scale[j + 4] >> 4 << 6 for j in range(4)]
-    packed += [low[j] | low[j + 4] >> 4 << 6 for j in range(4)]
-    packed += [scale[j] % 16 | low[j] % 16 << 4 for j in range(4, 8)]
-    codes = bytes((i % 16) | (15 - i % 16) << 4 for i in range(32)) * 4
-    block = struct.pack("<2e", 2, 0.5) + bytes(packed) + codes
-    y = codec.decode(BY_NAME["q4_k"], np.frombuffer(block, np.uint8), (256,))
-    for j in range(8):
-        for i in range(32):
-            q = i % 16 if j % 2 == 0 else 15 - i % 16
-            assert y[32 * j + i] == 2 * scale[j] * q - 0.5 * low[j]
 
 
 def test_bf16_rounds_to_nearest_even_and_keeps_nan() -> None:
