@@ -13,18 +13,18 @@ inline float f16_at(const uint8_t* p) {
   return f16_to_f32(h);
 }
 
-inline void decode_f32(const uint8_t* row, float* out, int64_t n) {
+inline void decode_f32(const uint8_t* __restrict row, float* __restrict out, int64_t n) {
   memcpy(out, row, static_cast<size_t>(n) * sizeof(float));
 }
 
-inline void decode_f16(const uint8_t* row, float* out, int64_t n) {
+inline void decode_f16(const uint8_t* __restrict row, float* __restrict out, int64_t n) {
   int64_t i = 0;
   for (; i + 16 <= n; i += 16)
     store16(out + i, load16_f16(reinterpret_cast<const uint16_t*>(row + 2 * i)));
   for (; i < n; ++i) out[i] = f16_at(row + 2 * i);
 }
 
-inline void decode_bf16(const uint8_t* row, float* out, int64_t n) {
+inline void decode_bf16(const uint8_t* __restrict row, float* __restrict out, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
     const uint32_t bits =
         static_cast<uint32_t>(row[2 * i]) << 16 | static_cast<uint32_t>(row[2 * i + 1]) << 24;
@@ -33,13 +33,13 @@ inline void decode_bf16(const uint8_t* row, float* out, int64_t n) {
 }
 
 // 32 values: d f16, int8 q. y = d * q.
-inline void decode_q8_0(const uint8_t* b, float* out) {
+inline void decode_q8_0(const uint8_t* __restrict b, float* __restrict out) {
   const float d = f16_at(b);
   for (int i = 0; i < 32; ++i) out[i] = d * static_cast<float>(static_cast<int8_t>(b[2 + i]));
 }
 
 // 32 values: d f16, nibbles in halves. y = d * (q - 8).
-inline void decode_q4_0(const uint8_t* b, float* out) {
+inline void decode_q4_0(const uint8_t* __restrict b, float* __restrict out) {
   const float d = f16_at(b);
   for (int i = 0; i < 16; ++i) {
     out[i] = d * static_cast<float>((b[2 + i] & 15) - 8);
@@ -48,7 +48,7 @@ inline void decode_q4_0(const uint8_t* b, float* out) {
 }
 
 // 32 values: d and m f16, nibbles in halves. y = d * q + m.
-inline void decode_q4_1(const uint8_t* b, float* out) {
+inline void decode_q4_1(const uint8_t* __restrict b, float* __restrict out) {
   const float d = f16_at(b), m = f16_at(b + 2);
   for (int i = 0; i < 16; ++i) {
     out[i] = d * static_cast<float>(b[4 + i] & 15) + m;
@@ -56,30 +56,30 @@ inline void decode_q4_1(const uint8_t* b, float* out) {
   }
 }
 
-// 32 codes of five bits: the upper bits, then nibbles in halves.
-inline void five_bits(const uint8_t* b, int* q) {
+// 32 values: d f16, 32 fifth bits, nibbles in halves. y = d * (q - 16).
+inline void decode_q5_0(const uint8_t* __restrict b, float* __restrict out) {
+  const float d = f16_at(b);
   uint32_t fifth;
-  memcpy(&fifth, b, sizeof fifth);
+  memcpy(&fifth, b + 2, sizeof fifth);
   for (int i = 0; i < 16; ++i) {
-    q[i] = (b[4 + i] & 15) | static_cast<int>((fifth >> i & 1) << 4);
-    q[i + 16] = b[4 + i] >> 4 | static_cast<int>((fifth >> (i + 16) & 1) << 4);
+    const int low = (b[6 + i] & 15) | static_cast<int>((fifth >> i & 1) << 4);
+    const int high = b[6 + i] >> 4 | static_cast<int>((fifth >> (i + 16) & 1) << 4);
+    out[i] = d * static_cast<float>(low - 16);
+    out[i + 16] = d * static_cast<float>(high - 16);
   }
 }
 
-// 32 values: d f16, five-bit codes. y = d * (q - 16).
-inline void decode_q5_0(const uint8_t* b, float* out) {
-  const float d = f16_at(b);
-  int q[32];
-  five_bits(b + 2, q);
-  for (int i = 0; i < 32; ++i) out[i] = d * static_cast<float>(q[i] - 16);
-}
-
-// 32 values: d and m f16, five-bit codes. y = d * q + m.
-inline void decode_q5_1(const uint8_t* b, float* out) {
+// 32 values: d and m f16, 32 fifth bits, nibbles in halves. y = d * q + m.
+inline void decode_q5_1(const uint8_t* __restrict b, float* __restrict out) {
   const float d = f16_at(b), m = f16_at(b + 2);
-  int q[32];
-  five_bits(b + 4, q);
-  for (int i = 0; i < 32; ++i) out[i] = d * static_cast<float>(q[i]) + m;
+  uint32_t fifth;
+  memcpy(&fifth, b + 4, sizeof fifth);
+  for (int i = 0; i < 16; ++i) {
+    const int low = (b[8 + i] & 15) | static_cast<int>((fifth >> i & 1) << 4);
+    const int high = b[8 + i] >> 4 | static_cast<int>((fifth >> (i + 16) & 1) << 4);
+    out[i] = d * static_cast<float>(low) + m;
+    out[i + 16] = d * static_cast<float>(high) + m;
+  }
 }
 
 constexpr float kIq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
@@ -89,7 +89,8 @@ constexpr float kIq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
 constexpr float kE2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 // 16 bytes of nibbles in halves. y = step * values[q].
-inline void decode_listed(const float* values, float step, const uint8_t* q, float* out) {
+inline void decode_listed(const float* values, float step, const uint8_t* __restrict q,
+                          float* __restrict out) {
   for (int i = 0; i < 16; ++i) {
     out[i] = step * values[q[i] & 15];
     out[i + 16] = step * values[q[i] >> 4];
@@ -97,13 +98,13 @@ inline void decode_listed(const float* values, float step, const uint8_t* q, flo
 }
 
 // 32 values: d f16, nibbles.
-inline void decode_iq4_nl(const uint8_t* b, float* out) {
+inline void decode_iq4_nl(const uint8_t* __restrict b, float* __restrict out) {
   decode_listed(kIq4, f16_at(b), b + 2, out);
 }
 
 // 256 values: d f16, upper bit pairs and low nibbles of eight scales, nibbles of 32 values each.
 // y = d * (s - 32) * value.
-inline void decode_iq4_xs(const uint8_t* b, float* out) {
+inline void decode_iq4_xs(const uint8_t* __restrict b, float* __restrict out) {
   const float d = f16_at(b);
   for (int j = 0; j < 8; ++j) {
     const int low = b[4 + j / 2] >> (j % 2 * 4) & 15, high = b[2 + j / 4] >> (j % 4 * 2) & 3;
@@ -113,7 +114,7 @@ inline void decode_iq4_xs(const uint8_t* b, float* out) {
 }
 
 // 32 values: exponent e, nibbles. The scale is 2^(e - 128), subnormal for e < 2.
-inline void decode_mxfp4(const uint8_t* b, float* out) {
+inline void decode_mxfp4(const uint8_t* __restrict b, float* __restrict out) {
   const uint32_t e = b[0], bits = e < 2 ? 0x00200000u << e : (e - 1) << 23;
   float scale;
   memcpy(&scale, &bits, sizeof scale);
@@ -122,7 +123,7 @@ inline void decode_mxfp4(const uint8_t* b, float* out) {
 
 // 256 values: sixteen 4-bit scales and minima, bit pairs, d and dmin f16; sub-block k of 16 is bit
 // pair k / 2 % 4 of 16 bytes. y = d * s * q - dmin * m.
-inline void decode_q2_k(const uint8_t* b, float* out) {
+inline void decode_q2_k(const uint8_t* __restrict b, float* __restrict out) {
   const float d = f16_at(b + 80), dmin = f16_at(b + 82);
   for (int k = 0; k < 16; ++k) {
     const float step = d * static_cast<float>(b[k] & 15);
@@ -136,7 +137,7 @@ inline void decode_q2_k(const uint8_t* b, float* out) {
 
 // 256 values: third bits, bit pairs as in q2_k, sixteen 6-bit scales in 12 bytes, d f16.
 // y = d * (s - 32) * (q - 4).
-inline void decode_q3_k(const uint8_t* b, float* out) {
+inline void decode_q3_k(const uint8_t* __restrict b, float* __restrict out) {
   const float d = f16_at(b + 108);
   const uint8_t* s = b + 96;
   for (int k = 0; k < 16; ++k) {
@@ -164,7 +165,7 @@ inline void scale_and_minimum(const uint8_t* s, int j, float* scale, float* mini
 
 // 256 values: d and dmin f16, scales and minima, nibbles; sub-blocks 2j and 2j + 1 are the low and
 // high nibbles of 32 bytes. y = d * s * q - dmin * m.
-inline void decode_q4_k(const uint8_t* b, float* out) {
+inline void decode_q4_k(const uint8_t* __restrict b, float* __restrict out) {
   const float d = f16_at(b), dmin = f16_at(b + 2);
   for (int j = 0; j < 8; ++j) {
     float scale, minimum;
@@ -178,7 +179,7 @@ inline void decode_q4_k(const uint8_t* b, float* out) {
 }
 
 // q4_k with 32 bytes of fifth bits before the nibbles: of sub-block j, bit j of each.
-inline void decode_q5_k(const uint8_t* b, float* out) {
+inline void decode_q5_k(const uint8_t* __restrict b, float* __restrict out) {
   const float d = f16_at(b), dmin = f16_at(b + 2);
   for (int j = 0; j < 8; ++j) {
     float scale, minimum;
@@ -194,23 +195,23 @@ inline void decode_q5_k(const uint8_t* b, float* out) {
 }
 
 // 256 values: low nibbles, upper bit pairs, sixteen int8 scales, d f16. y = d * s * (q - 32).
-inline void decode_q6_k(const uint8_t* b, float* out) {
+inline void decode_q6_k(const uint8_t* __restrict b, float* __restrict out) {
   const float d = f16_at(b + 208);
-  for (int part = 0; part < 8; ++part) {
-    const int half = part / 4, group = part % 4;
-    const uint8_t* low = b + 64 * half + 32 * (group % 2);
-    const uint8_t* high = b + 128 + 32 * half;
+  for (int k = 0; k < 16; ++k) {
+    const float step = d * static_cast<float>(static_cast<int8_t>(b[192 + k]));
+    const int half = k / 8, group = k / 2 % 4;
+    const uint8_t* low = b + 64 * half + 32 * (group % 2) + 16 * (k % 2);
+    const uint8_t* high = b + 128 + 32 * half + 16 * (k % 2);
     const int low_shift = group / 2 * 4, high_shift = 2 * group;
-    for (int i = 0; i < 32; ++i) {
-      const float step = d * static_cast<float>(static_cast<int8_t>(b[192 + 2 * part + i / 16]));
+    for (int i = 0; i < 16; ++i) {
       const int q = (low[i] >> low_shift & 15) | (high[i] >> high_shift & 3) << 4;
-      out[32 * part + i] = step * static_cast<float>(q - 32);
+      out[16 * k + i] = step * static_cast<float>(q - 32);
     }
   }
 }
 
 template <int Values, int Bytes, void (*Decode)(const uint8_t*, float*)>
-inline void decode_blocks(const uint8_t* row, float* out, int64_t n) {
+inline void decode_blocks(const uint8_t* __restrict row, float* __restrict out, int64_t n) {
   for (int64_t i = 0; i < n; i += Values, row += Bytes) Decode(row, out + i);
 }
 
