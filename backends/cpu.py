@@ -22,6 +22,14 @@ LEVELS = ("base", "avx2", "avx512", "avx512vnni")
 _U8_ID = 1000  # the C ABI's id for a type that ggml has none for
 
 
+ABI_VERSION: int = _cpu.abi_version
+
+
+def plugin_table(address: int) -> Any:
+    """The kernels of a plug-in's rr_plugin at an address. Raises ValueError for a damaged one."""
+    return _cpu.KernelTable.of_plugin(address)
+
+
 def instruction_sets() -> list[str]:
     """The instruction-set levels in use, lowest first; RIVERRUN_ISA caps them.
 
@@ -106,7 +114,7 @@ class CpuPlan(Plan):
         self._constants = Weights(graph.data)
         steps = [self._step(n) for n in graph.nodes if not n.is_leaf and not n.op.view]
         self._keep_outputs()
-        self.native = _cpu.Plan(steps, len(self.buffers), backend.threads)
+        self.native = _cpu.Plan(steps, len(self.buffers), backend.threads, backend.table)
 
     def _step(self, node: Node) -> tuple[Any, ...]:
         native, kernel, layouts, why = self.backend.choose(node)
@@ -193,6 +201,7 @@ class CpuBackend(Backend):
     """The processor that runs this interpreter."""
 
     name = "cpu"
+    packs = True  # whether kernels may ask for constants in a packed layout
 
     def __init__(self, threads: int | None = None) -> None:
         if threads is not None and threads < 1:
@@ -200,7 +209,10 @@ class CpuBackend(Backend):
         instruction_sets()
         self.threads: int = threads or default_threads()
         self.pool = _cpu.ThreadPool(self.threads)
-        self.kernels = _cpu.kernels()
+        self.table = self._table()
+
+    def _table(self) -> Any:
+        return _cpu.KernelTable.builtin()
 
     def choose(self, node: Node) -> tuple[Any, int, list[int], str]:
         """(native node, kernel index or -1, layout per input, reasons) for a node.
@@ -211,7 +223,7 @@ class CpuBackend(Backend):
         for i, value in enumerate(node.inputs):
             if value is None or value.node.op.name != "constant" or len(value.shape) != 2:
                 continue
-            if names[min(i, len(names) - 1)] in node.op.constants:
+            if self.packs and names[min(i, len(names) - 1)] in node.op.constants:
                 kind = _type_id(value.dtype)
                 packed[i] = ROWS16 if _cpu.packed_bytes(kind, ROWS16, *value.shape) else PLAIN
         why = ""
@@ -219,7 +231,7 @@ class CpuBackend(Backend):
             inputs = [_describe(s, at) for s, at in zip(node.input_specs(), layouts, strict=True)]
             outputs = [_describe(s) for s in node.specs]
             native = _cpu.Node(node.op.name, inputs, outputs, node.op.attributes())
-            kernel, why = _cpu.find(native)
+            kernel, why = self.table.find(native)
             if kernel >= 0:
                 return native, kernel, layouts, ""
         return None, -1, [], why

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..graph.errors import BackendError
 from .base import Backend
 from .cpu import CpuBackend, default_threads, instruction_sets
+from .plugin import PluginBackend, plugin_paths, plugins
 from .reference import ReferenceBackend
 
 
@@ -23,7 +24,17 @@ def devices() -> list[Device]:
     """Every device that `open_backend` accepts, best first."""
     isa = instruction_sets()[-1]
     cpu = f"{platform.machine()}, {isa} kernels, {default_threads()} threads by default"
-    return [Device("cpu", cpu), Device("reference", "numpy, slow, right by definition")]
+    builtin = [Device("cpu", cpu), Device("reference", "numpy, slow, right by definition")]
+    return builtin + [_describe(path) for path in plugin_paths()]
+
+
+def _describe(path: str) -> Device:
+    """A plug-in's device; one that cannot serve is listed with its reason."""
+    try:
+        plugin = PluginBackend(path, threads=1)
+    except BackendError as error:
+        return Device(path, f"refused: {error}")
+    return Device(plugin.name, f"{plugin.description} ({path})".strip())
 
 
 def open_backend(name: str = "auto", threads: int | None = None) -> Backend:
@@ -34,5 +45,8 @@ def open_backend(name: str = "auto", threads: int | None = None) -> Backend:
         return CpuBackend(threads)
     if name == "reference":
         return ReferenceBackend()
+    outside = plugins(threads)
+    if name in outside:
+        return outside[name]
     known = ", ".join(["auto", *(d.name for d in devices())])
     raise BackendError(f"device {name!r} is not in this build of riverrun; devices: {known}")

@@ -70,13 +70,14 @@ std::vector<Location> to_locations(const py::list& items) {
 }
 
 // (node, kernel index, input locations, output locations, label, rowwise) per step.
-std::shared_ptr<Plan> make_plan(const py::list& steps, int32_t n_buffers, int max_threads) {
+std::shared_ptr<Plan> make_plan(const py::list& steps, int32_t n_buffers, int max_threads,
+                                const KernelTable& table) {
   std::vector<PlanNode> nodes;
   for (const auto& item : steps) {
     const auto parts = item.cast<py::tuple>();
     PlanNode node;
     node.data = parts[0].cast<std::shared_ptr<NodeData>>();
-    node.kernel = all_kernels().at(parts[1].cast<size_t>());
+    node.kernel = table.kernels().at(parts[1].cast<size_t>());
     node.inputs = to_locations(parts[2].cast<py::list>());
     node.outputs = to_locations(parts[3].cast<py::list>());
     node.label = parts[4].cast<std::string>();
@@ -91,13 +92,9 @@ std::pair<void*, int64_t> memory_of(const py::handle& object, bool writable) {
   return {info.ptr, info.size * info.itemsize};
 }
 
-py::tuple find(const NodeData& node) {
+py::tuple find(const KernelTable& table, const NodeData& node) {
   std::string reasons;
-  const rr_kernel* kernel = find_kernel(node.view(), reasons);
-  int index = -1;
-  const auto& table = all_kernels();
-  for (size_t i = 0; i < table.size() && kernel; ++i)
-    if (table[i] == kernel) index = static_cast<int>(i);
+  const int index = table.find(node.view(), reasons);
   return py::make_tuple(index, reasons);
 }
 
@@ -143,7 +140,6 @@ PYBIND11_MODULE(_cpu, m) {
   m.attr("abi_version") = RR_ABI_VERSION;
   m.def("kernels", &kernel_table, "All kernels of this build, best first within an op.");
   m.def("isas", &usable_isas, "Instruction-set levels in use, lowest first.");
-  m.def("find", &find, "(kernel index or -1, reasons) for a node.");
   m.def(
       "packed_bytes",
       [](uint32_t dtype, uint32_t layout, int64_t rows, int64_t cols) -> size_t {
@@ -156,8 +152,20 @@ PYBIND11_MODULE(_cpu, m) {
   py::class_<NodeData, std::shared_ptr<NodeData>>(m, "Node").def(
       py::init(&make_node), py::arg("op"), py::arg("inputs"), py::arg("outputs"),
       py::arg("attributes"));
+  py::class_<KernelTable, std::shared_ptr<KernelTable>>(m, "KernelTable")
+      .def_static(
+          "builtin", [] { return std::make_shared<KernelTable>(KernelTable::builtin()); },
+          "This build's kernels that the processor can run.")
+      .def_static(
+          "of_plugin",
+          [](uintptr_t address) {
+            return std::make_shared<KernelTable>(*reinterpret_cast<const rr_plugin*>(address));
+          },
+          "The kernels of an rr_plugin at an address; ValueError where the table is damaged.")
+      .def("find", &find, "(kernel index or -1, reasons) for a node.");
   py::class_<Plan, std::shared_ptr<Plan>>(m, "Plan")
-      .def(py::init(&make_plan), py::arg("steps"), py::arg("n_buffers"), py::arg("max_threads"))
+      .def(py::init(&make_plan), py::arg("steps"), py::arg("n_buffers"), py::arg("max_threads"),
+           py::arg("table"))
       .def_property_readonly("workspace_bytes", &Plan::workspace_bytes)
       .def("bind", &bind, py::keep_alive<0, 2>(), py::keep_alive<0, 3>());
   py::class_<ThreadPool, std::shared_ptr<ThreadPool>>(m, "ThreadPool")

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <stdexcept>
 
 namespace {
 
@@ -69,20 +70,41 @@ bool usable(const rr_kernel& kernel) {
   return std::find(isas.begin(), isas.end(), kernel.isa) != isas.end();
 }
 
-const rr_kernel* find_kernel(const rr_node& node, std::string& reasons) {
+const KernelTable& KernelTable::builtin() {
+  static const KernelTable table = [] {
+    KernelTable made;
+    for (const rr_kernel* kernel : all_kernels())
+      if (usable(*kernel)) made.kernels_.push_back(kernel);
+    return made;
+  }();
+  return table;
+}
+
+KernelTable::KernelTable(const rr_plugin& plugin) {
+  for (uint32_t i = 0; i < plugin.n_kernels; ++i) {
+    const rr_kernel* kernel = plugin.kernels ? plugin.kernels[i] : nullptr;
+    if (!kernel || kernel->struct_size < sizeof(rr_kernel) || !kernel->op || !kernel->isa ||
+        !kernel->supports || !kernel->run)
+      throw std::invalid_argument("kernel " + std::to_string(i) + " of " +
+                                  std::to_string(plugin.n_kernels) + " is incomplete");
+    kernels_.push_back(kernel);
+  }
+}
+
+int KernelTable::find(const rr_node& node, std::string& reasons) const {
   char why[256];
   bool named = false;
-  for (const rr_kernel* kernel : all_kernels()) {
+  for (size_t i = 0; i < kernels_.size(); ++i) {
+    const rr_kernel* kernel = kernels_[i];
     if (std::string(kernel->op) != node.op) continue;
     named = true;
-    if (!usable(*kernel)) continue;
     why[0] = 0;
-    if (kernel->supports(&node, why, sizeof why)) return kernel;
+    if (kernel->supports(&node, why, sizeof why)) return static_cast<int>(i);
     if (!reasons.empty()) reasons += "; ";
     reasons += std::string(kernel->isa) + ": " + (why[0] ? why : "no reason given");
   }
   if (!named) reasons = "no kernel of this op";
-  return nullptr;
+  return -1;
 }
 
 const rr_packer* find_packer(uint32_t dtype, uint32_t layout) {

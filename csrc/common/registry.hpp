@@ -8,14 +8,30 @@
 
 namespace riverrun {
 
+// Every kernel of this build, best first within an op, usable here or not.
 const std::vector<const rr_kernel*>& all_kernels();
 
 // Instruction-set levels of this processor, lowest first, capped by RIVERRUN_ISA.
 const std::vector<std::string>& usable_isas();
 bool usable(const rr_kernel& kernel);
 
-// The best usable kernel for a node, or null with each candidate's reason.
-const rr_kernel* find_kernel(const rr_node& node, std::string& reasons);
+// A list of kernels to choose from: this build's, or a plug-in's.
+class KernelTable {
+ public:
+  // This build's kernels that the processor can run, best first within an op.
+  static const KernelTable& builtin();
+  // A plug-in's kernels in its own order. Throws std::invalid_argument for a damaged table.
+  explicit KernelTable(const rr_plugin& plugin);
+
+  const std::vector<const rr_kernel*>& kernels() const { return kernels_; }
+  // The index of the first kernel that takes a node, or -1 with each candidate's reason.
+  int find(const rr_node& node, std::string& reasons) const;
+
+ private:
+  KernelTable() = default;
+  std::vector<const rr_kernel*> kernels_;
+};
+
 const rr_packer* find_packer(uint32_t dtype, uint32_t layout);
 
 }  // namespace riverrun

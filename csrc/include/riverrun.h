@@ -125,6 +125,21 @@ typedef struct rr_packer {
 void rr_register_kernel(const rr_kernel* kernel);
 void rr_register_packer(const rr_packer* packer);
 
+/* A plug-in is a shared library that exports rr_plugin_get; the table and all that it points to
+ * live as long as the library. Its kernels work on host memory and constants in plain layout. */
+typedef struct rr_plugin {
+  uint32_t struct_size;
+  uint32_t abi_version; /* RR_ABI_VERSION of the header that it was built with */
+  const char* name;     /* the device name, lower case */
+  const char* description;
+  /* How well it suits this machine; 0: not at all, and it is refused. */
+  int (*score)(void);
+  uint32_t n_kernels;
+  const rr_kernel* const* kernels; /* of kernels of one op, the first that supports a node runs */
+} rr_plugin;
+
+const rr_plugin* rr_plugin_get(void);
+
 #ifdef __cplusplus
 }
 #endif

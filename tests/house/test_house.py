@@ -36,6 +36,7 @@ IMPORTS = {
     "ops": May(("graph",), ("numpy",)),
     "backends": May(("graph", "ops"), ("numpy",)),
     "backends/cpu.py": May(("graph", "ops", "backends", "_cpu"), ("numpy",)),
+    "backends/plugin.py": May(("graph", "backends"), ("cffi",)),
     "models": May(("graph", "ops"), ("numpy", "jinja2")),
     "models/gguf": May(IR, ("numpy", "gguf")),
     "models/quant": May(IR, ("numpy",)),
