@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +36,7 @@ class Pools:
     def __init__(self, specs: Mapping[str, TensorSpec]) -> None:
         self.specs = dict(specs)
         self.states = {name: aligned(spec.nbytes) for name, spec in specs.items()}
-        self._scratch = aligned(0)
+        self._scratch: dict[str, np.ndarray] = {}
 
     @property
     def nbytes(self) -> int:
@@ -50,18 +52,38 @@ class Pools:
         """Clear one row (axis 0) of a state."""
         self.array(name)[row] = 0
 
-    def scratch(self, size: int) -> np.ndarray:
-        """At least size bytes that any one run may use; larger requests get new memory."""
-        if self._scratch.nbytes < size:
-            self._scratch = aligned(size)
-        return self._scratch
+    def scratch(self, size: int, part: str = "arena") -> np.ndarray:
+        """At least size bytes that any one run may use; larger requests get new memory. Parts of
+        different names lie apart."""
+        if part not in self._scratch or self._scratch[part].nbytes < size:
+            self._scratch[part] = aligned(size)
+        return self._scratch[part]
+
+
+Allocate = Callable[[int, int], np.ndarray]
+_allocate: ContextVar[Allocate | None] = ContextVar("_allocate", default=None)
 
 
 def aligned(size: int, align: int = 64) -> np.ndarray:
-    """Zeroed bytes that start at a multiple of align."""
+    """Zeroed bytes that start at a multiple of align: what backends keep tensors in."""
+    allocate = _allocate.get() or _plain
+    return allocate(size, align)
+
+
+def _plain(size: int, align: int) -> np.ndarray:
     raw = np.zeros(size + align, np.uint8)
     skip = -raw.ctypes.data % align
     return raw[skip : skip + size]
+
+
+@contextmanager
+def allocating(allocate: Allocate) -> Iterator[None]:
+    """Within, `aligned` takes memory from allocate(size, align) instead, in this thread only."""
+    before = _allocate.set(allocate)
+    try:
+        yield
+    finally:
+        _allocate.reset(before)
 
 
 class BoundPlan(ABC):
@@ -76,6 +98,12 @@ class BoundPlan(ABC):
         """Run once. rows: how many rows of axis 0 are real; the rest is padding.
 
         Raises BackendError when a kernel reports a failure."""
+
+    def profile(self, rows: int | None = None) -> list[tuple[str, int]]:
+        """Run once; (op and name, nanoseconds) of every node that is neither leaf nor view, in
+        order. Nothing where a backend does not time its nodes."""
+        self.run(rows)
+        return []
 
 
 class Plan(ABC):
@@ -136,6 +164,8 @@ class Backend(ABC):
 
     name: str
     threads: int | None = None  # processor threads it computes with, where that is a choice
+    # Per kernel: op, isa, row_exact and more. Empty where ops are not made of kernels.
+    kernels: Sequence[Mapping[str, Any]] = ()
 
     @abstractmethod
     def supports(self, node: Node) -> Support:

@@ -161,17 +161,16 @@ class BoundCpu(BoundPlan):
             raw = aligned(spec.nbytes)
             self._raw_inputs[name] = raw
             self.inputs[name] = raw.view(spec.dtype.storage).reshape(spec.storage_shape)
-        arena, work = plan.memory.arena_bytes, plan.native.workspace_bytes
-        split = -(-arena // 64) * 64
-        self.scratch = pools.scratch(split + work)
+        self.scratch = pools.scratch(plan.memory.arena_bytes)
+        self.workspace = pools.scratch(plan.native.workspace_bytes, "workspace")
         find: dict[str, Callable[[str, int], np.ndarray]] = {
-            "arena": lambda name, layout: self.scratch[:split],
+            "arena": lambda name, layout: self.scratch,
             "input": lambda name, layout: self._raw_inputs[name],
             "constant": lambda name, layout: plan.source(weights, name).buffer(name, layout),
             "state": lambda name, layout: pools.states[name],
         }
         self._buffers = [find[kind](name, layout) for kind, name, layout in plan.buffers]
-        self.native = plan.native.bind(self._buffers, self.scratch[split : split + work])
+        self.native = plan.native.bind(self._buffers, self.workspace)
         self.outputs = {k: self._view(v) for k, v in plan.graph.outputs.items()}
 
     def _view(self, value: Value) -> np.ndarray:

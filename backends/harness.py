@@ -1,26 +1,40 @@
-"""Runs an op's cases on a backend and holds the results against the numpy reference."""
+"""Runs an op's cases on a backend and holds the results against the numpy reference.
+
+A case's id seeds its values, so the id is the reproduction. Whatever goes wrong in a run is that
+case's result, never the end of the suite."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from ..graph import Graph, HostTensor, Node, TensorSpec, Value
 from ..graph.case import BoundCase
 from ..graph.codec import decode, encode
-from .base import Backend, Pools
+from ..graph.errors import GraphError
+from .base import Backend, BoundPlan, Plan, Pools, allocating
+from .guard import FilledPools, Guards, pattern
 from .tolerance import bound
 
 
 @dataclass(frozen=True)
 class CaseResult:
-    """status: passed, failed or refused; why: the first thing wrong, or the refusal's reason."""
+    """status: passed, failed or refused; why: the first thing wrong, or the refusal's reason.
+
+    nmse: the normalised mean square error of each float output, as far as they were compared."""
 
     id: str
     status: str
     why: str = ""
     nmse: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def op(self) -> str:
+        """The name of the op."""
+        return self.id.split("[", 1)[0]
 
 
 @dataclass(frozen=True)
@@ -35,47 +49,86 @@ class Built:
 
 def build(case: BoundCase) -> Built:
     """One node with its leaves. States, constants and gaps become what they are in a model."""
+    return _build(case, case.draw())
+
+
+def outline(case: BoundCase) -> Node:
+    """The node of a case without any values: enough to ask a backend whether it takes it."""
+    specs = [d and TensorSpec(d.shape, d.dtype) for d in case.inputs]
+    return _build(case, specs).node
+
+
+def _build(case: BoundCase, tensors: list[Any]) -> Built:
+    """tensors: HostTensors, or specs where values are not needed; None for absent inputs."""
     g = Graph(case.id)
     cls = type(case.op)
     names = [n.strip("?*") for n in cls.inputs]
     values: list[Value | None] = []
     inputs: dict[str, np.ndarray] = {}
     states: dict[str, HostTensor] = {}
-    for i, tensor in enumerate(case.draw()):
+    for i, tensor in enumerate(tensors):
         if tensor is None:
             values.append(None)
             continue
+        spec = tensor.spec if isinstance(tensor, HostTensor) else tensor
         kind = names[min(i, len(names) - 1)]
         name = f"{kind}.{i}" if i >= len(names) or cls.inputs[-1].startswith("*") else kind
         strides = case.strides(i)
         if kind in cls.writes.values():
-            values.append(g.state(name, tensor.spec.shape, tensor.spec.dtype))
+            values.append(g.state(name, spec.shape, spec.dtype))
             states[name] = tensor
-        elif strides is not None:
-            values.append(_gapped(g, name, tensor, strides, inputs))
-        elif kind in cls.constants or tensor.spec.dtype.quantized:
-            values.append(g.constant(tensor, name))
+        elif strides is None and (kind in cls.constants or spec.dtype.quantized):
+            given = tensor is not spec
+            values.append(g.constant(tensor, name) if given else g.weight(name, spec))
         else:
-            values.append(g.input(name, tensor.spec.shape, tensor.spec.dtype))
-            inputs[name] = tensor.raw.view(tensor.spec.dtype.storage).reshape(tensor.spec.shape)
+            value, wide = _spaced(g, name, spec, strides)
+            values.append(value)
+            if tensor is not spec:
+                inputs[name] = _placed(wide, value.spec, tensor)
     node = g.apply(case.op, tuple(values))
     for i, label in enumerate(cls.outputs):
         g.output(label, node.value(i))
     return Built(g, node, inputs, states)
 
 
-def _gapped(
-    g: Graph, name: str, tensor: HostTensor, strides: tuple[int, ...], inputs: dict[str, np.ndarray]
-) -> Value:
-    """The tensor as a view into a wider input whose other elements are NaN."""
-    spec = tensor.spec
-    width = strides[-2] // spec.dtype.nbytes
-    wide = np.full((*spec.shape[:-1], width), np.nan, spec.dtype.storage)
-    gap = width - spec.shape[-1]
-    wide[..., gap:] = tensor.raw.view(spec.dtype.storage).reshape(spec.shape)
-    inputs[name] = wide
-    value = g.input(name, wide.shape, spec.dtype)
-    return g.view(value, axis=len(wide.shape) - 1, start=gap, stop=width)
+def _spaced(
+    g: Graph, name: str, spec: TensorSpec, strides: tuple[int, ...] | None
+) -> tuple[Value, tuple[int, ...]]:
+    """The tensor as a view into a wider input, and that input's shape.
+
+    The view starts as far into each widened axis as there is room."""
+    extents = widened(spec, strides)
+    value = g.input(name, extents, spec.dtype)
+    for axis, (n, wide) in enumerate(zip(spec.shape, extents, strict=True)):
+        if wide > n:
+            value = g.view(value, axis=axis, start=wide - n, stop=wide)
+    return value, extents
+
+
+def widened(spec: TensorSpec, strides: tuple[int, ...] | None) -> tuple[int, ...]:
+    """The shape of a contiguous tensor of which one with these byte strides is a part.
+
+    Raises GraphError where there is none, as for axes in another order."""
+    if strides is None or spec.size == 0:
+        return spec.shape
+    steps = (*strides, spec.dtype.nbytes)
+    if steps[-2] != steps[-1]:
+        raise GraphError(f"strides {strides} of {spec} are not those of a part of a tensor")
+    extents = [spec.shape[0]]
+    for n, outer, step in zip(spec.shape[1:], steps, steps[1:], strict=False):
+        if outer % step or outer // step < n:
+            raise GraphError(f"strides {strides} of {spec} are not those of a part of a tensor")
+        extents.append(outer // step)
+    return tuple(extents)
+
+
+def _placed(wide: tuple[int, ...], spec: TensorSpec, tensor: HostTensor) -> np.ndarray:
+    """Storage of the wide input: the tensor's values in its part, NaN around it."""
+    kind = spec.dtype.storage
+    memory = pattern(math.prod(wide) * spec.dtype.nbytes).view(kind).reshape(wide)
+    part = tuple(slice(w - n, w) for n, w in zip(tensor.spec.shape, wide, strict=True))
+    memory[part] = tensor.raw.view(kind).reshape(tensor.spec.shape)
+    return memory
 
 
 def expected(case: BoundCase, specs: tuple[TensorSpec, ...]) -> list[np.ndarray]:
@@ -87,43 +140,109 @@ def expected(case: BoundCase, specs: tuple[TensorSpec, ...]) -> list[np.ndarray]
 
 
 def run_case(backend: Backend, case: BoundCase, kind: str = "step") -> CaseResult:
-    """Run one case. Memory that the node should fill is all ones (NaN) before."""
-    built = build(case)
-    support = backend.supports(built.node)
-    if not support.ok:
-        return CaseResult(case.id, "refused", support.why)
-    got = execute(backend, built, kind)
-    limit = bound(built.node)
+    """Run one case. A refusal and an exception are results like others."""
     errors: dict[str, float] = {}
+    try:
+        built = build(case)
+        support = backend.supports(built.node)
+        if not support.ok:
+            return CaseResult(case.id, "refused", support.why or "no reason given")
+        why = _wrong(case, built, execute(backend, built, kind), errors)
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+    return CaseResult(case.id, "failed" if why else "passed", why, errors)
+
+
+def _wrong(
+    case: BoundCase, built: Built, got: dict[str, np.ndarray], errors: dict[str, float]
+) -> str:
+    """The first thing wrong with the outputs, "" for nothing; notes NMSEs in errors."""
+    limit = bound(built.node)
+    specs = built.node.specs
     for label, spec, want in zip(
-        type(case.op).outputs, built.node.specs, expected(case, built.node.specs), strict=True
+        type(case.op).outputs, specs, expected(case, specs), strict=True
     ):
         have = decode(spec.dtype, got[label], spec.shape)
         why = compare(have, want, limit, errors, label)
         if not why and label in case.op.writes:
-            why = _untouched(have, want, built.states[case.op.writes[label]])
+            why = _untouched(got[label], want, built.states[case.op.writes[label]])
         if why:
-            return CaseResult(case.id, "failed", f"{label}: {why}", errors)
-    return CaseResult(case.id, "passed", "", errors)
+            return f"{label}: {why}"
+    return ""
 
 
 def execute(
     backend: Backend, built: Built, kind: str = "step", rows: int | None = None
 ) -> dict[str, np.ndarray]:
-    """Compile, bind, run once; copies of the outputs by name."""
-    plan = backend.compile(built.graph, kind)
-    pools = Pools(plan.states)
-    for name, tensor in built.states.items():
-        pools.states[name][...] = tensor.raw
-    pools.scratch(plan.memory.arena_bytes + (1 << 16))[...] = 0xFF
-    bound_plan = plan.bind(plan.own_weights(), pools)
-    for name, array in built.inputs.items():
-        bound_plan.inputs[name][...] = array
-    bound_plan.run(rows)
-    for name, array in built.inputs.items():
-        if not np.array_equal(bound_plan.inputs[name], array, equal_nan=array.dtype.kind == "f"):
-            raise AssertionError(f"{built.graph.name}: the run changed its input {name!r}")
-    return {k: np.ascontiguousarray(v) for k, v in bound_plan.outputs.items()}
+    """Compile, bind, run once; copies of the outputs by name.
+
+    All memory lies between guard bytes. Raises AssertionError when the run wrote beside a buffer,
+    beside a value in the arena, or to an input or constant."""
+    trial = Trial(backend, built, kind)
+    trial.bound.run(rows)
+    trial.check()
+    return {k: np.ascontiguousarray(v) for k, v in trial.bound.outputs.items()}
+
+
+class Trial:
+    """A graph that is compiled, bound to guarded memory, and filled.
+
+    bound: the bound plan, whose arena and workspace hold the pattern of backends/guard.py."""
+
+    def __init__(self, backend: Backend, built: Built, kind: str = "step") -> None:
+        self.built, self.guards = built, Guards()
+        with allocating(self.guards.allocate):
+            self.plan: Plan = backend.compile(built.graph, kind)
+            self._constants = {
+                name: HostTensor(t.spec, self.guards.copy(t.raw, f"constant {name!r}"))
+                for name, t in self.plan.graph.data.items()
+            }
+            pools: Pools = FilledPools(self.plan.states)
+            weights = backend.load_weights(self._constants)
+            self.bound: BoundPlan = self.plan.bind(weights, pools)
+        self._arena = pools.scratch(self.plan.memory.arena_bytes)
+        self.guards.name(self._arena, "the arena")
+        self.guards.name(pools.scratch(0, "workspace"), "the workspace")
+        for name, array in self.bound.inputs.items():
+            self.guards.name(array, f"input {name!r}")
+        for name, array in pools.states.items():
+            self.guards.name(array, f"state {name!r}")
+        for name, tensor in built.states.items():
+            pools.states[name][...] = tensor.raw
+        for name, array in built.inputs.items():
+            self.bound.inputs[name][...] = array
+
+    def check(self) -> None:
+        """Raise AssertionError for the first thing that a run wrote and should not have."""
+        why = self.guards.breach() or self._spilled() or self._altered()
+        if why:
+            raise AssertionError(f"{self.built.graph.name}: the run {why}")
+
+    def _spilled(self) -> str:
+        """Bytes of the arena that belong to no value stay as they were."""
+        free = np.ones(self._arena.size, bool)
+        for value, place in self.plan.memory.places.items():
+            if place.kind == "arena":
+                free[place.offset : place.offset + _span(value.spec)] = False
+        changed = np.flatnonzero(free & (self._arena != pattern(free.size)))
+        return f"wrote byte {changed[0]} of the arena, beside any value" if changed.size else ""
+
+    def _altered(self) -> str:
+        for name, array in self.built.inputs.items():
+            if self.bound.inputs[name].tobytes() != array.tobytes():
+                return f"changed its input {name!r}"
+        for name, tensor in self.plan.graph.data.items():
+            if not np.array_equal(self._constants[name].raw, tensor.raw):
+                return f"changed its constant {name!r}"
+        return ""
+
+
+def _span(spec: TensorSpec) -> int:
+    """Bytes from the first element to the end of the last."""
+    if spec.contiguous or spec.size == 0:
+        return spec.nbytes
+    steps = zip(spec.storage_shape, spec.storage_strides, strict=True)
+    return sum((n - 1) * s for n, s in steps) + spec.dtype.storage.itemsize
 
 
 def compare(
@@ -150,11 +269,12 @@ def compare(
     return f"NMSE {nmse:.3g} is over {limit:.3g}" if nmse > limit else ""
 
 
-def _untouched(have: np.ndarray, want: np.ndarray, before: HostTensor) -> str:
+def _untouched(got: np.ndarray, want: np.ndarray, before: HostTensor) -> str:
     """Rows (and planes) that the reference left alone must be left alone bit for bit."""
     was = before.decoded()
-    axes = tuple(range(2 if was.ndim == 3 else 1, was.ndim))
-    same = (want == was).all(axis=axes)
-    if np.array_equal(have[same], was[same]):
+    depth = 2 if was.ndim == 3 else 1
+    same = (want == was).all(axis=tuple(range(depth, was.ndim))).reshape(-1)
+    now, then = (a.reshape(same.size, -1).view(np.uint8) for a in (got, before.raw))
+    if np.array_equal(now[same], then[same]):
         return ""
     return "a state row that should have stayed as it was has changed"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -62,22 +64,35 @@ class BoundReference(BoundPlan):
 
     def run(self, rows: int | None = None) -> None:
         """Run every node; padding rows are computed like the others."""
-        values: dict[Value, np.ndarray] = {}
+        self.profile(rows)
+
+    def profile(self, rows: int | None = None) -> list[tuple[str, int]]:
+        """Run once; (op and name, nanoseconds) of every node that is neither leaf nor view."""
+        values: dict[Value, Any] = {}
+        times: list[tuple[str, int]] = []
         for node in self.plan.graph.nodes:
             if node.is_leaf:
                 values[node.value()] = self._leaf(node)
                 continue
-            args = [values[v] if v is not None else None for v in node.inputs]
-            results = node.op.reference(*args)
-            results = results if isinstance(results, tuple) else (results,)
+            start = time.perf_counter_ns()
+            results = self._apply(node, [values[v] if v is not None else None for v in node.inputs])
             for index, array in enumerate(results):
-                values[node.value(index)] = _rounded(array, node.specs[index])
+                values[node.value(index)] = self._rounded(array, node.specs[index])
             for index in node.written():
                 if node.value(index) in self._roots:
                     self._store(self._roots[node.value(index)], results[index])
-        self.outputs = {k: stored(values[v], v.spec) for k, v in self.plan.graph.outputs.items()}
+            if not node.op.view:
+                label = f"{node.op.name} {node.name}".strip()
+                times.append((label, time.perf_counter_ns() - start))
+        self.outputs = {k: self._out(values[v], v.spec) for k, v in self.plan.graph.outputs.items()}
+        return times
 
-    def _leaf(self, node: Node) -> np.ndarray:
+    def _apply(self, node: Node, args: list[Any]) -> tuple[Any, ...]:
+        """The values of a node's outputs."""
+        results = node.op.reference(*args)
+        return results if isinstance(results, tuple) else (results,)
+
+    def _leaf(self, node: Node) -> Any:
         spec = node.specs[0]
         if node.op.name == "constant":
             return self.plan.array(self.weights, node.name)
@@ -85,8 +100,18 @@ class BoundReference(BoundPlan):
             return decode(spec.dtype, self.inputs[node.name], spec.shape)
         return decode(spec.dtype, self.pools.states[node.name], spec.shape).copy()
 
-    def _store(self, state: str, array: np.ndarray) -> None:
-        raw = stored(array, self.pools.specs[state])
+    def _rounded(self, array: Any, spec: TensorSpec) -> Any:
+        """A result as later nodes read it: rounded to its dtype where numpy does not have it."""
+        if spec.dtype.numpy is not None:
+            return array
+        return decode(spec.dtype, encode(spec.dtype, array), spec.shape)
+
+    def _out(self, array: Any, spec: TensorSpec) -> np.ndarray:
+        """A value as the storage that callers read."""
+        return stored(array, spec)
+
+    def _store(self, state: str, array: Any) -> None:
+        raw = self._out(array, self.pools.specs[state])
         self.pools.states[state][...] = raw.reshape(-1).view(np.uint8)
 
 
@@ -95,13 +120,6 @@ def stored(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
     if spec.dtype.numpy is not None:
         return np.ascontiguousarray(array, spec.dtype.numpy)
     return np.ascontiguousarray(encode(spec.dtype, array)).view(spec.dtype.storage)
-
-
-def _rounded(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    """A result as later nodes read it: rounded to its dtype where numpy does not have it."""
-    if spec.dtype.numpy is not None:
-        return array
-    return decode(spec.dtype, encode(spec.dtype, array), spec.shape)
 
 
 def _state_roots(graph: Graph) -> dict[Value, tuple[Node, int]]:

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from ..graph.errors import BackendError
 from .base import Backend
 from .cpu import CpuBackend, default_threads, instruction_sets
+from .debug import watched
+from .null import NullBackend
 from .plugin import PluginBackend, plugin_paths, plugins
 from .reference import ReferenceBackend
+from .scheduler import SplitBackend
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,7 @@ class Device:
 
 
 def devices() -> list[Device]:
-    """Every device that `open_backend` accepts, best first."""
+    """Every device that models can run on, best first."""
     isa = instruction_sets()[-1]
     cpu = f"{platform.machine()}, {isa} kernels, {default_threads()} threads by default"
     builtin = [Device("cpu", cpu), Device("reference", "numpy, slow, right by definition")]
@@ -38,15 +41,24 @@ def _describe(path: str) -> Device:
 
 
 def open_backend(name: str = "auto", threads: int | None = None) -> Backend:
-    """The backend of a device name; "auto" takes the best. Raises BackendError for others."""
+    """The backend of a device name; "auto" takes the best. Several names with commas between them
+    make one backend that splits graphs over those devices, earlier ones first; "null" computes
+    nothing. RIVERRUN_DEBUG has it report what it does. Raises BackendError for unknown names."""
+    parts = [_open(part.strip(), threads) for part in name.split(",")]
+    return watched(SplitBackend(parts) if len(parts) > 1 else parts[0])
+
+
+def _open(name: str, threads: int | None) -> Backend:
     if name == "auto":
         name = devices()[0].name
     if name == "cpu":
         return CpuBackend(threads)
     if name == "reference":
         return ReferenceBackend()
+    if name == "null":
+        return NullBackend()
     outside = plugins(threads)
     if name in outside:
         return outside[name]
-    known = ", ".join(["auto", *(d.name for d in devices())])
+    known = ", ".join(["auto", *(d.name for d in devices()), "null"])
     raise BackendError(f"device {name!r} is not in this build of riverrun; devices: {known}")

@@ -17,8 +17,10 @@ QUANTISED_PRODUCT = 2e-4
 BY_OP = {
     # sums of several thousand f32 products
     "mul_mat": 1e-10,
+    "mul_mat_id": 1e-10,
     # state is carried through hundreds of f32 updates
     "gated_delta_net": 1e-9,
+    "ggml_gated_delta_net": 1e-9,
     # exponentials of f32 scores of magnitude up to 110
     "attention": 1e-9,
     # one rounding or none, so there is one right answer
@@ -31,6 +33,12 @@ BY_OP = {
     "add": 0.0,
     "sub": 0.0,
     "mul": 0.0,
+    "div": 0.0,
+    "clamp": 0.0,
+    "repeat": 0.0,
+    "pad": 0.0,
+    "set": 0.0,
+    "abs": 0.0,
     "neg": 0.0,
     "relu": 0.0,
 }
@@ -39,6 +47,6 @@ BY_OP = {
 def bound(node: Node) -> float:
     """The largest allowed NMSE of a node's outputs."""
     types = {s.dtype.quantized for s in node.input_specs() if s is not None}
-    if node.op.name == "mul_mat" and True in types:
+    if node.op.name in ("mul_mat", "mul_mat_id") and True in types:
         return QUANTISED_PRODUCT
     return BY_OP.get(node.op.name, DEFAULT)

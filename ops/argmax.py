@@ -12,7 +12,7 @@ from ..graph.op import Op, register
 from ..graph.spec import TensorSpec
 
 
-def _ranked(x: np.ndarray) -> np.ndarray:
+def ranked(x: np.ndarray) -> np.ndarray:
     """x in the order of comparison: NaN counts as minus infinity."""
     return np.where(np.isnan(x), -np.inf, x)
 
@@ -33,11 +33,11 @@ class Argmax(Op):
         return TensorSpec(x.shape[:-1], i32)
 
     def reference(self, x: np.ndarray) -> np.ndarray:
-        return np.asarray(_ranked(x).argmax(-1), np.int32)
+        return np.asarray(ranked(x).argmax(-1), np.int32)
 
     @staticmethod
     def cases() -> Iterable[Case]:
-        yield from _rows()
+        yield from rows()
         none = [[np.nan, -1.0, np.nan, 3.0], [np.nan] * 4, [np.nan, -np.inf, -1e38, -np.inf]]
         yield Case("nan", x=fixed(none))
         for n in (1, 4):
@@ -64,12 +64,12 @@ class TopK(Op):
         return TensorSpec(shape), TensorSpec(shape, i32)
 
     def reference(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        indices = np.argsort(-_ranked(x), axis=-1, kind="stable")[..., : self.k]
+        indices = np.argsort(-ranked(x), axis=-1, kind="stable")[..., : self.k]
         return np.take_along_axis(x, indices, -1), indices.astype(np.int32)
 
     @staticmethod
     def cases() -> Iterable[Case]:
-        for case in _rows():
+        for case in rows():
             d = case.named["x"].shape[-1]
             for k in sorted({1, min(4, d), d}):
                 label = f"{case.label or 'x'.join(map(str, case.named['x'].shape))},k={k}"
@@ -78,8 +78,8 @@ class TopK(Op):
             yield Case(x=f32(n, 248320), k=40, tags=("perf",))
 
 
-def _rows() -> Iterable[Case]:
-    """Rows that both ops are tried on."""
+def rows() -> Iterable[Case]:
+    """Rows that the ops which compare elements are tried on."""
     for shape in ((1, 256), (4, 64), (7, 33), (3, 1), (2, 3, 50), (9,)):
         yield Case(x=f32(*shape))
     yield Case("ties", x=fixed([[1.0, 3.0, 3.0, 2.0], [0.0, -0.0, 0.0, 0.0], [-5.0] * 4]))

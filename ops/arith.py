@@ -30,7 +30,7 @@ class Arith(Op):
         return a.like()
 
     def reference(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
             return np.asarray(self.f(a, b), np.float32)
 
     @staticmethod
@@ -82,3 +82,13 @@ class Mul(Arith):
 
     name = "mul"
     f = np.multiply
+
+
+@register
+class Div(Arith):
+    """y = a / b
+
+    a: [...] f32; b: f32, broadcasts to a; y like a, infinite or NaN where b is zero (IEEE 754)."""
+
+    name = "div"
+    f = np.divide

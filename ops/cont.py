@@ -7,12 +7,15 @@ from collections.abc import Iterable
 import numpy as np
 
 from ..graph.case import Case, f32, fixed, rand
+from ..graph.codec import decode, encode
 from ..graph.dtype import dtype
-from ..graph.errors import DTypeError
+from ..graph.errors import BackendError, DTypeError
 from ..graph.op import Cost, Op, register
 from ..graph.spec import TensorSpec
 
 CAST_TYPES = ("f32", "f16", "bf16", "i32")
+# Their encoders round without searching, so that decoded values encode to what they came from.
+BLOCK_TYPES = ("q8_0", "q5_0", "q4_0")
 _I32 = np.iinfo(np.int32)
 
 
@@ -67,16 +70,23 @@ class Cast(Op):
 
     x: [...] f32, f16, bf16 or i32; y: the shape of x. Floats round to nearest, ties to even, and
     become infinite beyond the target's range. i32 from floats: cut towards zero, held to the range
-    of i32, 0 for NaN. i32 to f16 or bf16 goes through f32."""
+    of i32, 0 for NaN. i32 to f16, bf16 or blocks goes through f32.
+    q8_0, q5_0 and q4_0 take rows of whole blocks; a run raises BackendError for values that are not
+    finite or too large for a block's f16 scale."""
 
     name, inputs, outputs = "cast", ("x",), ("y",)
     rowwise = True
     to: str
 
     def infer(self, x: TensorSpec) -> TensorSpec:
-        self.require_attr(self.to in CAST_TYPES, "to", " or ".join(CAST_TYPES))
+        known = CAST_TYPES + BLOCK_TYPES
+        self.require_attr(self.to in known, "to", " or ".join(known))
         self.require_dtype("x", x, *CAST_TYPES)
-        return x.like(dtype=dtype(self.to))
+        to = dtype(self.to)
+        if to.quantized:
+            whole = x.rank >= 1 and x.shape[-1] % to.block == 0
+            self.require(whole, "x", f"rows of whole blocks of {to.block} for {to}", x.shape)
+        return x.like(dtype=to)
 
     def reference(self, x: np.ndarray) -> np.ndarray:
         if self.to == "i32":
@@ -84,8 +94,18 @@ class Cast(Op):
         wide = x.astype(np.float32)
         if self.to == "bf16":
             return round_bf16(wide)
+        if self.to in BLOCK_TYPES:
+            return self._blocks(wide)
         with np.errstate(over="ignore"):
             return wide.astype(np.float16 if self.to == "f16" else np.float32)
+
+    def _blocks(self, x: np.ndarray) -> np.ndarray:
+        """The values that x has as blocks."""
+        to = dtype(self.to)
+        try:
+            return decode(to, encode(to, x), x.shape)
+        except DTypeError as error:
+            raise BackendError(f"{self.name}: {error}") from None
 
     def cost(self, x: TensorSpec) -> Cost:
         return Cost(0, x.nbytes, self.infer(x).nbytes)
@@ -110,6 +130,18 @@ class Cast(Op):
             yield Case(f"whole,to={to}", x=whole, to=to)
         yield Case("special,to=f16", x=fixed([[np.inf, -np.inf]]), to="f16")
         yield Case("special,to=i32", x=fixed([[np.inf, -np.inf, np.nan]]), to="i32")
+        for to in BLOCK_TYPES:
+            for of in CAST_TYPES:
+                yield Case(x=rand(of, 3, 96, lo=-1000, hi=1000), to=to)
+            tiny = [[1e-30] * 32 + [1e-6, -2e-6] * 16 + [3e-8, -1e-7, 0.0, 0.0] * 8]
+            yield Case(f"tiny,to={to}", x=fixed(tiny), to=to)
+            yield Case(f"zero,to={to}", x=fixed([[0.0] * 32 + [-0.0] * 32]), to=to)
+            steps = [np.arange(-127.0, 128.0, 0.5)[:480], np.linspace(-16.0, 16.0, 480)]
+            yield Case(f"halves,to={to}", x=fixed(steps), to=to)
+            yield Case(f"large,to={to}", x=f32(2, 64, lo=-2e5, hi=2e5), to=to)
+            yield Case(f"gap,to={to}", x=f32(3, 64, gap=32), to=to)
+            yield Case(x=f32(0, 64), to=to)
+            yield Case(x=f32(512, 1024), to=to, tags=("perf",))
         yield Case("gap,to=f16", x=f32(3, 40, gap=24), to="f16")
         yield Case(x=f32(0, 64), to="f16")
         yield Case(x=f32(1), to="bf16")

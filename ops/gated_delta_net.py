@@ -104,7 +104,7 @@ class GatedDeltaNet(Op):
             m = kept.read(b).reshape(heads, s, s)
             newest: deque[np.ndarray] = deque(maxlen=kept.count)
             for t in rows:
-                m, o[t] = _step(m, q[t, of_key], k[t, of_key], v[t], decay[t], beta[t], scale)
+                m, o[t] = delta_step(m, q[t, of_key], k[t, of_key], v[t], decay[t], beta[t], scale)
                 newest.appendleft(m)
             kept.write(b, newest)
         return o, kept.state
@@ -146,7 +146,7 @@ class GatedDeltaNet(Op):
         yield _case(16, 128, *(4,) * 8, keep=4, tags=("perf",))
 
 
-def _step(
+def delta_step(
     m: np.ndarray,
     q: np.ndarray,
     k: np.ndarray,

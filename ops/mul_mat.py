@@ -8,19 +8,23 @@ from collections.abc import Iterable
 import numpy as np
 
 from ..graph.case import Case, f32, fixed, rand
+from ..graph.dtype import dtype
 from ..graph.op import Cost, Op, register
 from ..graph.spec import TensorSpec
 from .ragged import require_contiguous, require_dense_rows
 
-WEIGHT_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_0", "q4_k", "q6_k")
+WEIGHT_TYPES = (
+    *("f32", "f16", "bf16", "q8_0", "q5_0", "q4_k", "q6_k"),
+    *("q4_0", "q4_1", "q5_1", "iq4_nl", "mxfp4", "q2_k", "q3_k", "q5_k", "iq4_xs"),
+)
 
 
 @register
 class MulMat(Op):
     """y[..., m] = sum over k of x[..., k] * w[m, k]
 
-    x: [..., K] f32, its rows may have gaps; w: [M, K] f32, f16, bf16, q8_0, q5_0, q4_k or q6_k,
-    contiguous; y: [..., M] f32."""
+    x: [..., K] f32, its rows may have gaps; w: [M, K] f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1,
+    q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, iq4_xs or mxfp4, contiguous; y: [..., M] f32."""
 
     name, inputs, outputs = "mul_mat", ("x", "w"), ("y",)
     constants = ("w",)
@@ -54,7 +58,7 @@ class MulMat(Op):
     def cases() -> Iterable[Case]:
         # Pairwise: each weight type meets every N, M and K, and each N meets every M.
         for i, of in enumerate(WEIGHT_TYPES):
-            ks = (256, 512, 768) if of.endswith("_k") else (32, 64, 256, 512)
+            ks = (256, 512, 768) if dtype(of).block == 256 else (32, 64, 256, 512)
             for j, n in enumerate((1, 2, 3, 4, 5, 8, 17)):
                 m, k = (1, 16, 17, 33, 64, 100)[(i + j) % 6], ks[(2 * i + j + i // 2) % len(ks)]
                 yield Case(x=f32(n, k), w=rand(of, m, k))

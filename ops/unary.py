@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
@@ -25,6 +26,14 @@ def silu(x: np.ndarray) -> np.ndarray:
 def gelu_tanh(x: np.ndarray) -> np.ndarray:
     """The tanh approximation of x times the normal distribution function (Hendrycks 2016)."""
     return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+_erfc = np.vectorize(math.erfc, otypes=[np.float64])
+
+
+def gelu_erf(x: np.ndarray) -> np.ndarray:
+    """x times the normal distribution function; erfc keeps its lower tail exact."""
+    return 0.5 * x * _erfc(x * -math.sqrt(0.5))
 
 
 class Unary(Op):
@@ -53,7 +62,7 @@ class Unary(Op):
         return x.like()
 
     def reference(self, x: np.ndarray) -> np.ndarray:
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
             return np.asarray(self.f(x.astype(np.float64)), np.float32)
 
     @classmethod
@@ -86,6 +95,16 @@ class Gelu(Unary):
 
     name = "gelu"
     f = staticmethod(gelu_tanh)
+
+
+@register
+class GeluErf(Unary):
+    """y = x/2 * (1 + erf(x / sqrt(2)))
+
+    x: [...] f32; y like x. Source: Hendrycks & Gimpel 2016, exact form."""
+
+    name = "gelu_erf"
+    f = staticmethod(gelu_erf)
 
 
 @register
@@ -131,6 +150,58 @@ class Exp(Unary):
     name = "exp"
     lo = -20.0
     f = staticmethod(np.exp)
+
+
+@register
+class Log(Unary):
+    """y = log(x), the natural one
+
+    x: [...] f32; y like x, minus infinity for zero and NaN for negative numbers."""
+
+    name = "log"
+    lo = 0.01
+    edges = {
+        "zero": (0.0, -0.0),
+        "negative": (-1.0, -1e-30),
+        "one": (1.0,),
+        "near one": (0.9999, 1.0001, 0.99, 1.01),
+        "tiny": (2e-38, 1e-30, 1e-40),
+        "huge": (1e18, 3e38),
+        "infinite": (float("inf"), 1.0),
+    }
+    f = staticmethod(np.log)
+
+
+@register
+class Sin(Unary):
+    """y = sin(x)
+
+    x: [...] f32, radians of any size; y like x."""
+
+    name = "sin"
+    edges = Unary.edges | {"turns": (3.1415927, -3.1415927, 6.2831855), "mid": (100.0, 1e5, 1e6)}
+    f = staticmethod(np.sin)
+
+
+@register
+class Cos(Unary):
+    """y = cos(x)
+
+    x: [...] f32, radians of any size; y like x."""
+
+    name = "cos"
+    edges = Unary.edges | {"turns": (1.5707964, -1.5707964, 4.712389), "mid": (100.0, 1e5, 1e6)}
+    f = staticmethod(np.cos)
+
+
+@register
+class Abs(Unary):
+    """y = |x|
+
+    x: [...] f32; y like x."""
+
+    name = "abs"
+    f = staticmethod(np.abs)
 
 
 @register

@@ -1,4 +1,4 @@
-"""Views: a slice along one axis, and permuted axes."""
+"""Views: a slice along one axis, and axes in another order."""
 
 from __future__ import annotations
 
@@ -101,3 +101,49 @@ class Permute(Op):
         yield Case(x=rand("f16", 3, 4, 6), axes=(1, 0, 2))
         yield Case(x=rand("q8_0", 3, 2, 32), axes=(1, 0, 2))
         yield Case("gap", x=f32(3, 4, 5, gap=2), axes=(1, 0, 2))
+
+
+@register
+class Transpose(Op):
+    """y[..., i, ..., j, ...] = x[..., j, ..., i, ...]: axes a and b of x change places
+
+    x: any dtype; y: the same memory. a, b: negative ones count from the end. The last axis of a
+    block type stays last."""
+
+    name, inputs, outputs = "transpose", ("x",), ("y",)
+    view = True
+    a: int
+    b: int
+
+    def _axes(self, rank: int) -> tuple[int, ...]:
+        for attr, axis in (("a", self.a), ("b", self.b)):
+            self.require_attr(-rank <= axis < rank, attr, f"an axis of rank {rank}")
+        axes = list(range(rank))
+        axes[self.a], axes[self.b] = axes[self.b], axes[self.a]
+        return tuple(axes)
+
+    def infer(self, x: TensorSpec) -> TensorSpec:
+        axes = self._axes(x.rank)
+        if x.dtype.quantized:
+            last, attr = axes[-1] == x.rank - 1, "b" if self.b % x.rank == x.rank - 1 else "a"
+            self.require_attr(last, attr, f"before the last axis for blocks of {x.dtype}")
+        shape = tuple(x.shape[axis] for axis in axes)
+        return TensorSpec(shape, x.dtype, tuple(x.byte_strides[axis] for axis in axes))
+
+    def reference(self, x: np.ndarray) -> np.ndarray:
+        return x.swapaxes(self.a, self.b)
+
+    def cost(self, x: TensorSpec) -> Cost:
+        return Cost(0, 0, 0)
+
+    @staticmethod
+    def cases() -> Iterable[Case]:
+        for a, b in ((0, 1), (1, 2), (0, 2), (-1, 0), (1, -2), (2, 2)):
+            yield Case(x=f32(3, 4, 5), a=a, b=b)
+        yield Case(x=f32(2, 3, 4, 5), a=-2, b=1)
+        yield Case(x=f32(1, 7), a=0, b=1)
+        yield Case(x=f32(0, 7), a=0, b=1)
+        yield Case(x=f32(3), a=0, b=0)
+        yield Case(x=rand("f16", 3, 4, 6), a=0, b=1)
+        yield Case(x=rand("q8_0", 3, 2, 32), a=0, b=1)
+        yield Case("gap", x=f32(3, 4, 5, gap=2), a=0, b=1)

@@ -18,7 +18,7 @@ def logits(model: TinyModel, tokens: list[int], rounded: bool = False) -> Array:
 
     rounded: what a q8_0 matrix multiplies is rounded to 8 bits in blocks of 32 first."""
     kinds: dict[str, type[Dense]] = {"llama": Llama, "qwen3": Qwen3}
-    kinds |= {"gemma3": Gemma3, "qwen35": Qwen35}
+    kinds |= {"gemma3": Gemma3, "qwen35": Qwen35, "qwen35moe": Qwen35Moe}
     return kinds[model.arch](model, rounded).logits(tokens)
 
 
@@ -220,7 +220,10 @@ class Qwen35(Dense):
         b = f"blk.{i}."
         h = self.norm(x, b + "attn_norm")
         x = x + (self.delta_net(b, h) if self.recurrent(i) else self.attention(i, h))
-        return x + self.ffn(b, self.norm(x, b + "post_attention_norm"), silu)
+        return x + self.feed_forward(b, self.norm(x, b + "post_attention_norm"))
+
+    def feed_forward(self, b: str, x: Array) -> Array:
+        return self.ffn(b, x, silu)
 
     def streams(self, pos: Array, pairs: int) -> Array:
         """Which pair follows time, height, width or the fourth stream, in turns; a text token at p
@@ -263,3 +266,29 @@ class Qwen35(Dense):
 
     def unit(self, x: Array) -> Array:
         return x / np.sqrt((x**2).sum(-1, keepdims=True) + self.eps)
+
+
+class Qwen35Moe(Qwen35):
+    def feed_forward(self, b: str, x: Array) -> Array:
+        """Token by token, expert by expert."""
+        score = np.exp(x @ self.w[b + "ffn_gate_inp.weight"].T)
+        chance = score / score.sum(-1, keepdims=True)
+        out = np.zeros_like(x)
+        for t in range(len(x)):
+            chosen = np.argsort(-chance[t])[: self.keys["expert_used_count"]]
+            share = chance[t, chosen] / chance[t, chosen].sum()
+            share = share * self.keys.get("expert_weights_scale", 1.0)
+            for e, part in zip(chosen, share, strict=True):
+                out[t] += part * self.expert(b, e, x[t])
+        open_ = sigmoid(x @ self.w[b + "ffn_gate_inp_shexp.weight"])
+        inner = silu(self.linear(x, b + "ffn_gate_shexp")) * self.linear(x, b + "ffn_up_shexp")
+        return out + open_[:, None] * self.linear(inner, b + "ffn_down_shexp")
+
+    def expert(self, b: str, e: int, x: Array) -> Array:
+        x = self.before(x)
+        if b + "ffn_gate_up_exps.weight" in self.w:
+            gate, up = np.split(self.w[b + "ffn_gate_up_exps.weight"][e] @ x, 2)
+        else:
+            gate = self.w[b + "ffn_gate_exps.weight"][e] @ x
+            up = self.w[b + "ffn_up_exps.weight"][e] @ x
+        return self.w[b + "ffn_down_exps.weight"][e] @ self.before(silu(gate) * up)

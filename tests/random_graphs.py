@@ -11,7 +11,7 @@ from riverrun.graph import Graph, Value
 
 UNARY = ("silu", "neg", "relu", "sigmoid")
 BINARY = ("add", "sub", "mul", "swiglu")
-OTHER = ("view", "reshape", "permute", "concat", "top_k", "scale", "norm", "write", "read")
+OTHER = ("view", "reshape", "permute", "concat", "top_k", "scale", "norm", "write", "read", "patch")
 MAX_SIZE = 512
 
 
@@ -76,6 +76,10 @@ class Grower:
         if a.shape == (4, 8) and a.spec.contiguous and not self.read:
             self.state = self.g.write_rows(self.state, a, self.idx)
         return []
+
+    def _patch(self, a: Value) -> list[Value]:
+        """A write into a copy, which nothing else reads."""
+        return [self.g.write_rows(self.g.cont(a), a, self.idx)] if a.shape == (4, 8) else []
 
     def _read(self, a: Value) -> list[Value]:
         self.read = True

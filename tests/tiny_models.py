@@ -14,6 +14,7 @@ from gguf import GGMLQuantizationType, GGUFValueType, GGUFWriter
 N_VOCAB, N_EMBD, N_FF = 288, 64, 96
 WINDOW = 8
 SMALL_ROWS = slice(0, 8)
+PLAIN = ("ssm_conv1d", "ffn_gate_inp")
 SMALLEST = {"f32": 1, "f16": 1, "bf16": 1, "q8_0": 32}
 
 
@@ -68,7 +69,7 @@ class TinyModel:
         return out
 
     def _encode(self, name: str, array: np.ndarray) -> tuple[np.ndarray, GGMLQuantizationType]:
-        matrix = array.ndim == 2 and "ssm_conv1d" not in name
+        matrix = array.ndim >= 2 and not any(part in name for part in PLAIN)
         kind = self.kind if matrix and array.shape[-1] % SMALLEST[self.kind] == 0 else "f32"
         stored = GGMLQuantizationType[kind.upper()]
         return gguf.quants.quantize(np.ascontiguousarray(array, np.float32), stored), stored
@@ -164,6 +165,29 @@ class Weights(dict[str, np.ndarray]):
         self.matrix(f"blk.{i}.ffn_up.weight", n_ff, N_EMBD)
         self.matrix(f"blk.{i}.ffn_down.weight", N_EMBD, n_ff)
 
+    def experts(self, i: int, n: int, n_ff: int, n_shared: int, fused: bool) -> None:
+        """A router over n experts and a shared expert with its gate.
+
+        Wide gaps between the router's logits, so that rounding seldom changes a choice."""
+        b = f"blk.{i}."
+        self.matrix(b + "ffn_gate_inp.weight", n, N_EMBD, 3.0)
+        if fused:
+            self.stack(b + "ffn_gate_up_exps.weight", n, 2 * n_ff, N_EMBD)
+        else:
+            self.stack(b + "ffn_gate_exps.weight", n, n_ff, N_EMBD, 1.5)
+            self.stack(b + "ffn_up_exps.weight", n, n_ff, N_EMBD)
+        self.stack(b + "ffn_down_exps.weight", n, N_EMBD, n_ff)
+        self.matrix(b + "ffn_gate_inp_shexp.weight", 1, N_EMBD, 2.0)
+        self[b + "ffn_gate_inp_shexp.weight"] = self[b + "ffn_gate_inp_shexp.weight"][0]
+        self.matrix(b + "ffn_gate_shexp.weight", n_shared, N_EMBD, 1.5)
+        self.matrix(b + "ffn_up_shexp.weight", n_shared, N_EMBD)
+        self.matrix(b + "ffn_down_shexp.weight", N_EMBD, n_shared)
+
+    def stack(self, name: str, n: int, rows: int, columns: int, size: float = 1.0) -> None:
+        """A matrix for each of n experts."""
+        self.matrix(name, n * rows, columns, size)
+        self[name] = self[name].reshape(n, rows, columns)
+
 
 def _keys(layers: int, heads: object, kv: object, **more: Any) -> dict[str, Any]:
     """Common keys and more; dots in names are written as double underscores."""
@@ -257,11 +281,14 @@ def qwen35(
     recurrent: list[bool] | None = None,
     sections: tuple[int, ...] = (2, 1, 1, 0),
     linear: list[bool] | None = None,
+    arch: str = "qwen35",
+    feed_forward: Callable[[Weights, int], None] = Weights.ffn,
     **more: Any,
 ) -> TinyModel:
     """Four trunk layers, the last with attention unless told; two key heads of 16.
 
-    linear: which layers get delta-net tensors; recurrent: the same, and written as a key."""
+    linear: which layers get delta-net tensors; recurrent: the same, and written as a key.
+    feed_forward adds a block's feed-forward tensors."""
     w, dim, k_heads, n = Weights(5), 16, 2, 4
     w.ends(tied)
     linear = recurrent or linear or [True, True, True, False]
@@ -269,7 +296,7 @@ def qwen35(
         b = f"blk.{i}."
         w.norm(b + "attn_norm.weight", N_EMBD)
         w.norm(b + "post_attention_norm.weight", N_EMBD)
-        w.ffn(i)
+        feed_forward(w, i)
         if i < n and linear[i]:
             _delta_net(w, b, k_heads, v_heads, dim)
         else:
@@ -288,7 +315,18 @@ def qwen35(
         keys["nextn_predict_layers"] = mtp
     if recurrent:
         keys["attention.recurrent_layers"] = recurrent
-    return TinyModel("qwen35", keys | _dotted(more), w)
+    return TinyModel(arch, keys | _dotted(more), w)
+
+
+def qwen35moe(n_used: int = 2, fused: bool = False, mtp: int = 0, **more: Any) -> TinyModel:
+    """qwen35 with six experts of width 32 in every block, and a shared one of width 96."""
+    keys: dict[str, Any] = {"expert_count": 6, "expert_used_count": n_used}
+    keys |= {"expert_feed_forward_length": 32, "expert_shared_feed_forward_length": 96}
+
+    def experts(w: Weights, i: int) -> None:
+        w.experts(i, 6, 32, 96, fused)
+
+    return qwen35(mtp=mtp, arch="qwen35moe", feed_forward=experts, **(keys | more))
 
 
 def _delta_net(w: Weights, b: str, k_heads: int, v_heads: int, dim: int) -> None:
@@ -340,4 +378,10 @@ VARIANTS: dict[str, Callable[[], TinyModel]] = {
     "qwen35,none recurrent": lambda: qwen35(recurrent=[False] * 4),
     "qwen35,interval": lambda: qwen35(full_attention_interval=2, linear=[True, False] * 2),
     "qwen35,sections": lambda: qwen35(sections=(1, 1, 1, 1), rope__freq_base=1e3),
+    "qwen35moe": qwen35moe,
+    "qwen35moe,fused": lambda: qwen35moe(fused=True),
+    "qwen35moe,one": lambda: qwen35moe(n_used=1),
+    "qwen35moe,all": lambda: qwen35moe(n_used=6),
+    "qwen35moe,scale": lambda: qwen35moe(expert_weights_scale=2.5),
+    "qwen35moe,mtp": lambda: qwen35moe(mtp=1),
 }

@@ -62,6 +62,8 @@ def properties(cls: type[Op]) -> list[str]:
     if cls.constants:
         names = ", ".join(f"`{c}`" for c in cls.constants)
         lines.append(f"A weight in practice, which backends may repack: {names}.")
+    if cls.expand is not Op.expand:
+        lines.append("Fused: a backend without a kernel for it runs its expansion.")
     if cls.rowwise:
         lines.append("Row-wise: row i of the result depends on row i of the inputs only.")
     return lines
@@ -73,7 +75,8 @@ def kernels(cls: type[Op]) -> str:
         return "No kernel is needed."
     rows = [k for k in _cpu.kernels() if k["op"] == cls.name]
     if not rows:
-        return "No CPU kernel."
+        fused = cls.expand is not Op.expand
+        return "No CPU kernel" + ("; it runs as what it expands to." if fused else ".")
     bounds = sorted({k["bound"] or "not row-exact" for k in rows if not k["row_exact"]})
     exact = "row-exact" if not bounds else "; ".join(bounds)
     return f"CPU kernels: {', '.join(levels(cls.name))}; {exact}."
@@ -88,7 +91,8 @@ def cases(cls: type[Op]) -> tuple[int, int]:
 
 def row(cls: type[Op]) -> str:
     """The op's line in the table."""
-    where = "view" if cls.view else ", ".join(levels(cls.name)) or "none"
+    none = "none" if cls.expand is Op.expand else "expanded"
+    where = "view" if cls.view else ", ".join(levels(cls.name)) or none
     test, perf = cases(cls)
     results = ", ".join(cls.outputs)
     return f"| [{cls.name}](#{cls.name}) | {results} | {where} | {test} + {perf} |\n"

@@ -17,7 +17,9 @@ from .. import __version__
 from ..graph.errors import RiverrunError
 from .bench import bench
 from .devices import devices
+from .graph import graph
 from .messages import complain, note, silence
+from .perplexity import perplexity
 from .run import run
 
 OK, FAILED, USAGE, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 128 + 2, 128 + 13
@@ -31,7 +33,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _function in (run, devices, bench):
+for _function in (run, devices, bench, perplexity, graph):
     app.command()(_function)
 
 

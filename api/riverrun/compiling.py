@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from riverrun.backends import Backend, Plan, open_backend
+from riverrun.backends.debug import watched
+from riverrun.backends.scheduler import SplitBackend
 from riverrun.graph import Graph, Value
 
 
 def compile(
     graph: Graph,
     outputs: Value | Sequence[Value] | Mapping[str, Value] | None = None,
-    device: str | Backend = "auto",
+    device: str | Backend | Sequence[Backend] = "auto",
     kind: str = "step",
 ) -> Plan:
     """Compile a graph for a device; the plan is called with the inputs by name: `plan(x=array)`.
 
     outputs: a value, several (named "0", "1", ...), or a mapping of names; None where the graph
-    has named outputs. kind: "step" (every row's result independent of its company) or "prefill".
+    has named outputs. device: a name, several with commas between them ("cpu,reference": what the
+    first does not take runs on the next), a backend, or several. kind: "step" (every row's result
+    independent of its company) or "prefill".
     Raises GraphError for graphs that mean nothing, Unsupported for ops that the device lacks."""
     if isinstance(outputs, Value):
         outputs = {"output": outputs}
@@ -26,5 +30,8 @@ def compile(
     for name, value in (outputs or {}).items():
         if graph.outputs.get(name) != value:
             graph.output(name, value)
-    backend = open_backend(device) if isinstance(device, str) else device
+    if isinstance(device, str):
+        backend = open_backend(device)
+    else:
+        backend = watched(device if isinstance(device, Backend) else SplitBackend(device))
     return backend.compile(graph, kind)

@@ -117,6 +117,31 @@ struct Range {
   return {begin < n ? begin : n, end < n ? end : n};
 }
 
+// n items in pieces of a few, each for the thread that is free first: a thread whose core is taken
+// away holds the others up by a piece, not by its whole part. All threads go through all pieces;
+// a node that does so more than once, with meetings between, counts the rounds from 0.
+class Pieces {
+ public:
+  Pieces(const rr_exec* exec, int64_t n, int64_t per_thread = 8, int64_t round = 0)
+      : exec_(exec), n_(n) {
+    const int64_t wanted = per_thread * exec->n_threads;
+    size_ = exec->n_threads == 1 ? n : (n + wanted - 1) / wanted;
+    if (size_ < 1) size_ = 1;
+    base_ = round * ((n + size_ - 1) / size_ + exec->n_threads);
+  }
+
+  bool next(Range& piece) const {
+    const int64_t begin = (exec_->take(exec_) - base_) * size_;
+    if (begin >= n_) return false;
+    piece = {begin, begin + size_ < n_ ? begin + size_ : n_};
+    return true;
+  }
+
+ private:
+  const rr_exec* exec_;
+  int64_t n_, size_, base_;
+};
+
 [[maybe_unused]] inline void failf(const rr_exec* exec, const char* format, long long a,
                                    long long b) {
   char message[256];

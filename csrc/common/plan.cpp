@@ -159,6 +159,7 @@ std::string BoundPlan::run(ThreadPool& pool, int64_t rows, std::vector<int64_t>*
     if (step.rowwise) step.view.rows = rows;
   message_.clear();
   failed_.store(kNone);
+  taken_[0].store(0);
   n_threads_ = pool.size();
   nanoseconds_ = nanoseconds;
   if (nanoseconds) nanoseconds->assign(steps_.size(), 0);
@@ -186,6 +187,12 @@ void BoundPlan::fail(const rr_exec* exec, const char* message) {
   self->failed_.store(impl->step);
 }
 
+int64_t BoundPlan::take(const rr_exec* exec) {
+  auto* impl = static_cast<ExecImpl*>(exec->impl);
+  auto* self = static_cast<BoundPlan*>(impl->bound);
+  return self->taken_[impl->step & 1].fetch_add(1, std::memory_order_relaxed);
+}
+
 void BoundPlan::run_thread(int thread) {
   ExecImpl impl{this, 0, 1};
   rr_exec exec{sizeof(rr_exec),
@@ -195,11 +202,14 @@ void BoundPlan::run_thread(int thread) {
                static_cast<size_t>(workspace_.second),
                &BoundPlan::barrier,
                &BoundPlan::fail,
-               &impl};
+               &impl,
+               &BoundPlan::take};
   for (size_t n = 0; n < steps_.size(); ++n) {
     const Step& step = steps_[n];
     const int participants = std::min(step.tasks, n_threads_);
     const int64_t began = nanoseconds_ && thread == 0 ? now_ns() : 0;
+    // Nobody takes numbers of the next node yet: a meeting, or this same thread, lies before it.
+    if (thread == 0) taken_[(n + 1) & 1].store(0, std::memory_order_relaxed);
     // Only a chain of single-thread nodes gets here after a failure: there is no meeting in it.
     const bool alive = failed_.load(std::memory_order_acquire) >= static_cast<int64_t>(n);
     if (thread < participants && alive) {

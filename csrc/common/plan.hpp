@@ -88,6 +88,7 @@ class BoundPlan {
   static void job(void* self, int thread);
   static void barrier(const rr_exec* exec);
   static void fail(const rr_exec* exec, const char* message);
+  static int64_t take(const rr_exec* exec);
   void run_thread(int thread);
 
   std::shared_ptr<const Plan> plan_;
@@ -95,6 +96,8 @@ class BoundPlan {
   std::vector<Step> steps_;
   std::pair<void*, int64_t> workspace_;
   SpinBarrier between_, inside_;
+  // Handed-out numbers of a node and of the next one, in turn.
+  alignas(64) std::atomic<int64_t> taken_[2] = {};
   std::mutex message_lock_;
   std::string message_;
   std::atomic<int64_t> failed_{0};

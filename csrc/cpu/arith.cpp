@@ -1,4 +1,4 @@
-// add, sub, mul: b broadcasts to a's shape.
+// add, sub, mul, div: b broadcasts to a's shape.
 
 #include "elementwise.hpp"
 
@@ -16,8 +16,13 @@ void run_mul(const rr_node* node, const rr_exec* exec) {
   map_binary(node, exec, [](vec a, vec b) { return a * b; });
 }
 
+void run_div(const rr_node* node, const rr_exec* exec) {
+  map_binary(node, exec, [](vec a, vec b) { return a / b; });
+}
+
 }  // namespace
 
 RR_KERNEL(add, RR_ROW_EXACT, "add", all_f32, nullptr, elementwise_tasks, run_add)
 RR_KERNEL(sub, RR_ROW_EXACT, "sub", all_f32, nullptr, elementwise_tasks, run_sub)
 RR_KERNEL(mul, RR_ROW_EXACT, "mul", all_f32, nullptr, elementwise_tasks, run_mul)
+RR_KERNEL(kernel_div, RR_ROW_EXACT, "div", all_f32, nullptr, elementwise_tasks, run_div)

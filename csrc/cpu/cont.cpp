@@ -1,10 +1,8 @@
 // cont and cast: copies to row-major order and to other element types.
 
-#include "copy.hpp"
+#include "convert.hpp"
 
 namespace {
-
-constexpr int64_t kChunk = 256;
 
 int supports_cont(const rr_node* node, char* why, size_t size) {
   if (element_bytes(node->inputs[0].dtype) == 0) return refuse(why, size, "x has a block type");
@@ -15,30 +13,10 @@ void run_cont(const rr_node* node, const rr_exec* exec) {
   copy_elements(node->outputs[0], node->inputs[0], node->rows, exec);
 }
 
-bool castable(uint32_t dtype) {
-  return dtype == RR_F32 || dtype == RR_F16 || dtype == RR_BF16 || dtype == RR_I32;
-}
-
 int supports_cast(const rr_node* node, char* why, size_t size) {
   if (!castable(node->inputs[0].dtype) || !castable(node->outputs[0].dtype))
     return refuse(why, size, "casts among f32, f16, bf16 and i32 only");
   return 1;
-}
-
-// Up to kChunk dense elements as floats, 16 at a time: both sides hold kChunk elements.
-void decode(uint32_t dtype, const void* from, float* to, int64_t n) {
-  const auto* half = static_cast<const uint16_t*>(from);
-  const auto* whole = static_cast<const int32_t*>(from);
-  for (int64_t i = 0; i < n; i += 16) {
-    if (dtype == RR_F32)
-      store16(to + i, load16(static_cast<const float*>(from) + i));
-    else if (dtype == RR_F16)
-      store16(to + i, load16_f16(half + i));
-    else if (dtype == RR_BF16)
-      store16(to + i, load16_bf16(half + i));
-    else
-      for (int64_t j = i; j < i + 16; ++j) to[j] = static_cast<float>(whole[j]);
-  }
 }
 
 // Towards zero, held to the range of i32; NaN gives 0.
@@ -69,17 +47,14 @@ void run_cast(const rr_node* node, const rr_exec* exec) {
   if (x.dtype == y.dtype) return copy_elements(y, x, node->rows, exec);
   const rr_tensor* of[] = {&y, &x};
   const Walk walk = make_walk(of, 2, node->rows);
-  const int64_t x_bytes = element_bytes(x.dtype), y_bytes = element_bytes(y.dtype);
+  const int64_t y_bytes = element_bytes(y.dtype);
   each_run<2>(walk, split(exec, walk.size, 64), [&](char** p, const int64_t* step, int64_t n) {
-    alignas(64) char raw[kChunk * 4] = {};
+    alignas(64) char raw[kChunk * 4];
     alignas(64) float wide[kChunk];
     char* const packed = raw;
     for (int64_t i = 0; i < n; i += kChunk) {
       const int64_t part = n - i < kChunk ? n - i : kChunk;
-      char* const in[] = {packed, p[1] + i * step[1]};
-      const int64_t in_step[] = {x_bytes, step[1]};
-      copy_run(in, in_step, part, x_bytes);
-      decode(x.dtype, raw, wide, part);
+      gather(x.dtype, p[1] + i * step[1], step[1], wide, part);
       encode(y.dtype, wide, raw, part);
       char* const out[] = {p[0] + i * step[0], packed};
       const int64_t out_step[] = {step[0], y_bytes};

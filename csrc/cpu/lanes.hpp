@@ -91,6 +91,15 @@ RR_INLINE Bytes b_shl(Bytes a) {
   return _mm512_slli_epi16(a, N);
 }
 
+// A table of 16 bytes, and what it holds at the bytes of a, which are below 16.
+RR_INLINE Bytes b_table(const uint8_t (&table)[16]) {
+  return _mm512_maskz_broadcast_i32x4(0xffff,
+                                      _mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
+}
+RR_INLINE Bytes b_lookup(Bytes table, Bytes a) {
+  return _mm512_shuffle_epi8(table, a);
+}
+
 RR_INLINE Floats f_bits(Ints a) {
   return _mm512_castsi512_ps(a);
 }
@@ -195,6 +204,16 @@ RR_INLINE Bytes b_shl(Bytes x) {
   return {_mm256_slli_epi16(x.a, N), _mm256_slli_epi16(x.b, N)};
 }
 
+// A table of 16 bytes, and what it holds at the bytes of x, which are below 16.
+RR_INLINE Bytes b_table(const uint8_t (&table)[16]) {
+  const __m128i* v = reinterpret_cast<const __m128i*>(table);
+  const __m256i both = _mm256_broadcastsi128_si256(_mm_loadu_si128(v));
+  return {both, both};
+}
+RR_INLINE Bytes b_lookup(Bytes table, Bytes x) {
+  return {_mm256_shuffle_epi8(table.a, x.a), _mm256_shuffle_epi8(table.b, x.b)};
+}
+
 RR_INLINE Floats f_bits(Ints x) {
   return {_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)};
 }
@@ -288,6 +307,20 @@ RR_INLINE Bytes b_shr(Bytes a) {
 template <int N>
 RR_INLINE Bytes b_shl(Bytes a) {
   return (Bytes)((Halves)a << N);
+}
+
+// A table of 16 bytes, and what it holds at the bytes of a, which are below 16.
+RR_INLINE Bytes b_table(const uint8_t (&table)[16]) {
+  Bytes v = {};
+  memcpy(&v, table, sizeof table);
+  return v;
+}
+RR_INLINE Bytes b_lookup(const Bytes& table, Bytes a) {
+  uint8_t values[64], at[64];
+  memcpy(values, &table, sizeof values);
+  memcpy(at, &a, sizeof at);
+  for (int i = 0; i < 64; ++i) at[i] = values[at[i]];
+  return b_load(at);
 }
 
 RR_INLINE Ints i_splat(int32_t x) {

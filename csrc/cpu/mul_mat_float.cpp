@@ -180,9 +180,10 @@ struct Product {
 template <class W>
 void run(const rr_node* node, const rr_exec* exec) {
   const int64_t n = real_rows(node, node->inputs[0]);
-  const Range groups = split(exec, (node->inputs[1].shape[0] + kLanes - 1) / kLanes);
-  for (int64_t first = 0; first < n; first += kColumns)
-    Product<W>(node, first, n - first < kColumns ? n - first : kColumns).run(groups);
+  const Pieces pieces(exec, (node->inputs[1].shape[0] + kLanes - 1) / kLanes);
+  for (Range piece; pieces.next(piece);)
+    for (int64_t first = 0; first < n; first += kColumns)
+      Product<W>(node, first, n - first < kColumns ? n - first : kColumns).run(piece);
 }
 
 template <class W>

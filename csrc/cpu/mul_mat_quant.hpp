@@ -126,14 +126,15 @@ struct Product {
 template <class W>
 void run_quantised(const rr_node* node, const rr_exec* exec) {
   const int64_t n = real_rows(node, node->inputs[0]);
-  const Range groups = split(exec, (node->inputs[1].shape[0] + kLanes - 1) / kLanes);
+  const int64_t groups = (node->inputs[1].shape[0] + kLanes - 1) / kLanes;
   for (int64_t first = 0; first < n; first += kColumns) {
     const int64_t count = n - first < kColumns ? n - first : kColumns;
     const Product<W> product(node, exec->workspace, first, count);
     if (first > 0) exec->barrier(exec);
     product.columns.quantise(split(exec, count * product.columns.blocks));
     exec->barrier(exec);
-    product.run(groups);
+    const Pieces pieces(exec, groups, 8, first / kColumns);
+    for (Range piece; pieces.next(piece);) product.run(piece);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include "kernel.hpp"
 #include "native_vec.hpp"
+#include "trig.hpp"
 
 namespace {
 
@@ -103,41 +104,12 @@ void fill(const rr_node* node, Frequencies& f) {
   if (attr_is(node, "style", "imrope")) choose_streams(find_attr(node, "sections"), f);
 }
 
-// Reduced to |r| <= pi/4 with pi/2 in two parts, of which the first has 33 bits; then Taylor
-// polynomials, error below 1e-11.
-void sine_cosine(dvec t, dvec& sine, dvec& cosine) {
-  const double rounder = 6755399441055744.0;  // 1.5 * 2^52 rounds to an integer when added
-  const dvec shifted = t * (2 / kPi) + rounder;
-  const dvec n = shifted - rounder;
-  const dvec r = (t - n * 1.57079632673412561417) - n * 6.07710050650619224932e-11;
-  const dvec z = r * r;
-  dvec s = dvec{} - 1.0 / 39916800;
-  s = s * z + 1.0 / 362880;
-  s = s * z - 1.0 / 5040;
-  s = s * z + 1.0 / 120;
-  s = s * z - 1.0 / 6;
-  s = s * z * r + r;
-  dvec c = dvec{} + 1.0 / 479001600;
-  c = c * z - 1.0 / 3628800;
-  c = c * z + 1.0 / 40320;
-  c = c * z - 1.0 / 720;
-  c = c * z + 1.0 / 24;
-  c = c * z - 0.5;
-  c = c * z + 1.0;
-  const lvec quadrant = (lvec)shifted;
-  const lvec odd = (quadrant & 1) != 0;
-  sine = odd ? c : s;
-  cosine = odd ? s : c;
-  sine = (quadrant & 2) != 0 ? -sine : sine;
-  cosine = ((quadrant + 1) & 2) != 0 ? -cosine : cosine;
-}
-
 void turn_of(const Frequencies& f, const double* position, bool twice, Turn& turn) {
   for (int i = 0; i < f.pairs; i += kWide) {
     dvec angle = {}, sine, cosine;
     for (int j = 0; j < kWide && i + j < f.pairs; ++j)
       angle[j] = position[f.stream[i + j]] * f.of_pair[i + j];
-    sine_cosine(angle, sine, cosine);
+    sine_cosine<dvec, lvec>(angle, sine, cosine);
     sine *= f.magnitude;
     cosine *= f.magnitude;
     for (int j = 0; j < kWide; ++j) {

@@ -92,6 +92,8 @@ typedef struct rr_exec {
   /* Reports a failure; the message is copied. The step stops after this node. */
   void (*fail)(const struct rr_exec* exec, const char* message);
   void* impl;
+  /* 0, 1, 2, ...: each number goes to one of the node's threads, whichever asks first. */
+  int64_t (*take)(const struct rr_exec* exec);
 } rr_exec;
 
 enum { RR_ROW_EXACT = 1 };

@@ -25,10 +25,10 @@ class Qwen35(Architecture):
         self.delta: DeltaNetShape = read_delta_net(file, self.name, hp.eps, heads="tiled")
         if hp.head_dim_v != hp.head_dim_k:
             raise ModelError(
-                f"{file.path}: qwen35.attention.value_length should be key_length "
+                f"{file.path}: {self.name}.attention.value_length should be key_length "
                 f"{hp.head_dim_k}, got {hp.head_dim_v}"
             )
-        key = "qwen35.rope.dimension_sections"
+        key = f"{self.name}.rope.dimension_sections"
         sections = file.get_array(key, INT_KINDS, min_len=3, max_len=4)
         if min(sections) < 0 or not any(sections):
             raise ModelError(
@@ -44,11 +44,11 @@ class Qwen35(Architecture):
         self.recurrent = self._recurrent_layers(file)
 
     def _recurrent_layers(self, file: GgufFile) -> list[bool]:
-        key, n = "qwen35.attention.recurrent_layers", self.hp.n_layer
+        key, n = f"{self.name}.attention.recurrent_layers", self.hp.n_layer
         if key in file.metadata:
             flags = file.get_array(key, INT_KINDS, min_len=n, max_len=self.hp.n_layer_all)
             return [bool(f) for f in flags[:n]]
-        key = "qwen35.full_attention_interval"
+        key = f"{self.name}.full_attention_interval"
         interval = file.get_u32(key, 4)
         if interval < 1:
             raise ModelError(f"{file.path}: {key} should be 1 or more, got 0")
@@ -61,7 +61,7 @@ class Qwen35(Architecture):
         for i in range(hp.n_layer_all):
             yield Want(f"blk.{i}.attn_norm.weight", (hp.n_embd,))
             yield Want(f"blk.{i}.post_attention_norm.weight", (hp.n_embd,))
-            yield from ffn_wants(i, hp.n_embd, hp.n_ff[i])
+            yield from self.ffn_wants(i)
             if i < hp.n_layer and self.recurrent[i]:
                 yield from delta_net_wants(i, hp.n_embd, self.delta)
             else:
@@ -69,6 +69,14 @@ class Qwen35(Architecture):
                 yield from attention_wants(i, hp.n_embd, shape)
         for i in range(hp.n_layer, hp.n_layer_all):
             yield from self._mtp_wants(f"blk.{i}.nextn.")
+
+    def ffn_wants(self, layer: int) -> Iterator[Want]:
+        """The tensors of a block's feed-forward part."""
+        return ffn_wants(layer, self.hp.n_embd, self.hp.n_ff[layer])
+
+    def ffn(self, s: StepGraph, layer: int, h: Value) -> Value:
+        """A block's feed-forward part. h: [N, n_embd], normalised; returns the same."""
+        return ffn(s, layer, h)
 
     def _mtp_wants(self, b: str) -> Iterator[Want]:
         n, v = self.hp.n_embd, self.hp.n_vocab
@@ -91,5 +99,5 @@ class Qwen35(Architecture):
                     mixed = attention(s, i, h, attention_shape(hp, i, self.rope, gated=True))
                 x = g.add(x, mixed, name="attn_residual")
                 h = norm(s, x, f"blk.{i}.post_attention_norm.weight", hp.eps)
-                x = g.add(x, ffn(s, i, h), name="ffn_residual")
+                x = g.add(x, self.ffn(s, i, h), name="ffn_residual")
         return x

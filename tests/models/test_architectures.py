@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import riverrun as rr
 from numpy_models import logits as oracle
+from riverrun import _cpu
 from tiny_models import N_VOCAB, VARIANTS, WINDOW, TinyModel
 
 DEVICES = ("reference", "cpu")
-ARCHITECTURES = ("llama", "qwen3", "gemma3", "qwen35")
+ARCHITECTURES = ("llama", "qwen3", "gemma3", "qwen35", "qwen35moe")
 # Limits are relative to the largest logit.
 EXACT = {"reference": 1e-5, "cpu": 5e-5}
 # A last bit may send an activation to the next of its 255 levels, which is felt downstream.
@@ -38,12 +39,21 @@ def load(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Load]:
 
     @cache
     def get(variant: str, device: str, kind: str = "f32") -> rr.Model:
+        skip_without_kernels(variant, device)
         path: Path = folder / f"{variant}.{kind}.gguf"
         if not path.exists():
             tiny(variant, kind).write(path)
         return rr.load(path, device=device)
 
     yield get
+
+
+def skip_without_kernels(variant: str, device: str) -> None:
+    """Experts run on the CPU where its build has their kernels."""
+    if device == "cpu" and variant.startswith("qwen35moe"):
+        for op in ("topk_moe", "mul_mat_id", "sum"):
+            if op not in {k["op"] for k in _cpu.kernels()}:
+                pytest.skip(f"no CPU kernel of {op}")
 
 
 def tiny(variant: str, kind: str = "f32") -> TinyModel:
@@ -137,6 +147,7 @@ def test_half_precision_memory(load: Load, device: str, variant: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 def test_greedy_text(tmp_path: Path, device: str, variant: str) -> None:
     """From text to text, with the default memory: each token is the oracle's best."""
+    skip_without_kernels(variant, device)
     source = tiny(variant)
     source.vocab = "gpt2"
     model = rr.load(source.write(tmp_path / "model.gguf"), device=device)
@@ -183,6 +194,8 @@ SETTINGS: dict[str, tuple[str, Callable[[TinyModel], None]]] = {
     "global scaling": ("gemma3,linear", _without("rope.scaling.factor")),
     "pattern": ("gemma3,pattern", _without("attention.sliding_window_pattern")),
     "sections": ("qwen35,sections", _with("rope.dimension_sections", [2, 1, 1, 0])),
+    "experts": ("qwen35moe", _with("expert_used_count", 3)),
+    "experts' scale": ("qwen35moe,scale", _without("expert_weights_scale")),
 }
 
 

@@ -22,6 +22,11 @@ IDS = t(4, of="i32")
 GAP = t(4, 8, strides=(64, 4))
 TURNED = t(4, 8, strides=(4, 16))
 
+PAIRS, EXPERTS = t(4, 2, of="i32"), t(3, 5, 8)
+PART: dict[str, Any] = dict(axis=0, start=0)
+ROUTE: dict[str, Any] = dict(k=2, normalize=True, gating="softmax")
+DELTA = [t(2, 3, 1, 8), t(2, 3, 1, 8), t(2, 3, 2, 8), t(2, 3, 2), t(2, 3, 2), t(2, 4, 128)]
+
 # op, inputs, attributes, the argument at fault
 SHAPES: list[tuple[str, list[TensorSpec | None], dict[str, Any], str]] = [
     ("add", [t(4, 8), t(4)], {}, "b"),
@@ -56,6 +61,53 @@ SHAPES: list[tuple[str, list[TensorSpec | None], dict[str, Any], str]] = [
     ("argmax", [t()], {}, "x"),
     ("argmax", [t(4, 0)], {}, "x"),
     ("top_k", [t()], dict(k=1), "x"),
+    ("argsort", [t()], dict(order="asc"), "x"),
+    ("cast", [t(4, 33)], dict(to="q8_0"), "x"),
+    ("cast", [t()], dict(to="q4_0"), "x"),
+    ("div", [t(8), t(4, 8)], {}, "b"),
+    ("norm", [t(), None, None], dict(eps=1e-6), "x"),
+    ("norm", [t(4, 0), None, None], dict(eps=1e-6), "x"),
+    ("norm", [t(4, 8), t(4), None], dict(eps=1e-6), "w"),
+    ("norm", [t(4, 8), None, t(1)], dict(eps=1e-6), "b"),
+    ("softmax", [t(), None], {}, "x"),
+    ("softmax", [TURNED, None], {}, "x"),
+    ("softmax", [t(4, 8), t(2, 8)], {}, "mask"),
+    ("softmax", [t(4, 8), t(1, 4, 8)], {}, "mask"),
+    ("softmax", [t(4, 8), TURNED], {}, "mask"),
+    ("sum", [TURNED], dict(axis=0), "x"),
+    ("mean", [t(4, 0)], dict(axis=1), "x"),
+    ("mean", [t(4, 0)], dict(axis=-1, keepdims=False), "x"),
+    ("cumsum", [TURNED], dict(axis=0), "x"),
+    ("set", [t(4, 8), t(4)], PART, "src"),
+    ("set", [t(4, 8), t(2, 7)], PART, "src"),
+    ("set", [t(4, 8), t(5, 8)], PART, "src"),
+    ("solve_tri", [t(4), t(4)], {}, "a"),
+    ("solve_tri", [t(4, 5), t(4, 5)], {}, "a"),
+    ("solve_tri", [t(4, 4), t(3, 2)], {}, "b"),
+    ("solve_tri", [t(2, 4, 4), t(4, 2)], {}, "b"),
+    ("solve_tri", [t(4, 4, strides=(64, 4)), t(4, 2)], {}, "a"),
+    ("solve_tri", [t(4, 4), t(4, 2, strides=(64, 4))], {}, "b"),
+    ("mul_mat_id", [t(8), EXPERTS, PAIRS], {}, "x"),
+    ("mul_mat_id", [TURNED, EXPERTS, PAIRS], {}, "x"),
+    ("mul_mat_id", [t(4, 8), t(5, 8), PAIRS], {}, "w"),
+    ("mul_mat_id", [t(4, 8), t(3, 5, 4), PAIRS], {}, "w"),
+    ("mul_mat_id", [t(4, 8), t(0, 5, 8), PAIRS], {}, "w"),
+    ("mul_mat_id", [t(4, 8), EXPERTS, IDS], {}, "ids"),
+    ("mul_mat_id", [t(3, 8), EXPERTS, PAIRS], {}, "ids"),
+    ("mul_mat_id", [t(4, 3, 8), EXPERTS, PAIRS], {}, "ids"),
+    ("topk_moe", [t(8), None], ROUTE, "logits"),
+    ("topk_moe", [TURNED, None], ROUTE, "logits"),
+    ("topk_moe", [t(4, 8), t(4)], ROUTE, "bias"),
+    ("ggml_gated_delta_net", [t(2, 3, 2, 8), *DELTA[1:]], {}, "k"),
+    ("ggml_gated_delta_net", [t(3, 1, 8), *DELTA[1:]], {}, "q"),
+    ("ggml_gated_delta_net", [t(2, 0, 1, 8), *DELTA[1:]], {}, "q"),
+    ("ggml_gated_delta_net", [t(2, 3, 1, 8, strides=(96, 32, 4, 32)), *DELTA[1:]], {}, "q"),
+    ("ggml_gated_delta_net", [*DELTA[:2], t(2, 4, 2, 8), *DELTA[3:]], {}, "v"),
+    ("ggml_gated_delta_net", [*DELTA[:3], t(2, 3, 2, 1), *DELTA[4:]], {}, "g"),
+    ("ggml_gated_delta_net", [*DELTA[:4], t(2, 3), DELTA[5]], {}, "beta"),
+    ("ggml_gated_delta_net", [*DELTA[:5], t(2, 128)], {}, "state"),
+    ("ggml_gated_delta_net", [*DELTA[:5], t(2, 0, 128)], {}, "state"),
+    ("ggml_gated_delta_net", [*DELTA[:5], t(2, 4, 64)], {}, "state"),
 ]
 
 DTYPES: list[tuple[str, list[TensorSpec | None], dict[str, Any], str]] = [
@@ -82,6 +134,23 @@ DTYPES: list[tuple[str, list[TensorSpec | None], dict[str, Any], str]] = [
     ("concat", [t(4), t(4, of="f16")], dict(axis=0), "xs[1]"),
     ("argmax", [t(4, of="i32")], {}, "x"),
     ("top_k", [t(4, of="f16")], dict(k=1), "x"),
+    ("argsort", [t(4, of="i32")], dict(order="asc"), "x"),
+    ("div", [t(4), t(4, of="f16")], {}, "b"),
+    ("clamp", [t(4, of="f16")], dict(min=0.0, max=1.0), "x"),
+    ("norm", [t(4, 8), t(8, of="f16"), None], dict(eps=1e-6), "w"),
+    ("softmax", [t(4, 8), t(4, 8, of="f16")], {}, "mask"),
+    ("sum", [t(4, of="i32")], dict(axis=0), "x"),
+    ("cumsum", [t(4, of="f16")], dict(axis=0), "x"),
+    ("repeat", [t(4, 32, of="q8_0")], dict(repeats=(1, 1)), "x"),
+    ("pad", [t(4, of="f16")], dict(before=(0,), after=(0,)), "x"),
+    ("set", [t(4, 8, of="bf16"), t(4, 8, of="bf16")], PART, "dst"),
+    ("set", [t(4, 8), t(4, 8, of="f16")], PART, "src"),
+    ("solve_tri", [t(4, 4), t(4, 2, of="f16")], {}, "b"),
+    ("mul_mat_id", [t(4, 8), t(3, 5, 8, of="i32"), PAIRS], {}, "w"),
+    ("mul_mat_id", [t(4, 8), EXPERTS, t(4, 2)], {}, "ids"),
+    ("topk_moe", [t(4, 8, of="f16"), None], ROUTE, "logits"),
+    ("topk_moe", [t(4, 8), t(8, of="f16")], ROUTE, "bias"),
+    ("ggml_gated_delta_net", [*DELTA[:5], t(2, 4, 128, of="f16")], {}, "state"),
 ]
 
 HEADS: list[TensorSpec | None] = [t(4, 2, 16), IDS, None]
@@ -126,11 +195,36 @@ ATTRIBUTES: list[tuple[str, list[TensorSpec | None], dict[str, Any], str]] = [
     ("permute", [t(4, 8)], dict(axes=(1, 2)), "axes"),
     ("permute", [t(4, 8)], dict(axes=(0, "a")), "axes"),
     ("permute", [t(4, 64, of="q8_0")], dict(axes=(1, 0)), "axes"),
-    ("cast", [t(4)], dict(to="q8_0"), "to"),
+    ("cast", [t(4)], dict(to="q4_k"), "to"),
     ("concat", [t(4, 8)], dict(axis=2), "axis"),
     ("concat", [t()], dict(axis=0), "axis"),
     ("top_k", [t(4, 8)], dict(k=0), "k"),
     ("top_k", [t(4, 8)], dict(k=9), "k"),
+    ("argsort", [t(4, 8)], dict(order="up"), "order"),
+    ("clamp", [t(4)], dict(min=float("nan"), max=1.0), "min"),
+    ("clamp", [t(4)], dict(min=0.0, max=float("nan")), "max"),
+    ("clamp", [t(4)], dict(min=1.0, max=0.5), "max"),
+    ("norm", [t(4), None, None], dict(eps=-1.0), "eps"),
+    ("softmax", [t(4), None], dict(scale=float("inf")), "scale"),
+    ("sum", [t(4, 8)], dict(axis=2), "axis"),
+    ("mean", [t()], dict(axis=0), "axis"),
+    ("cumsum", [t(4, 8)], dict(axis=-3), "axis"),
+    ("repeat", [t(4, 8)], dict(repeats=(2,)), "repeats"),
+    ("repeat", [t(4, 8)], dict(repeats=(2, 0)), "repeats"),
+    ("pad", [t(4, 8)], dict(before=(1,), after=(0, 0)), "before"),
+    ("pad", [t(4, 8)], dict(before=(0, 0), after=(0, -1)), "after"),
+    ("pad", [t(4)], dict(before=(0,), after=(1,), value=float("nan")), "value"),
+    ("set", [t(4, 8), t(2, 8)], dict(axis=2, start=0), "axis"),
+    ("set", [t(4, 8), t(2, 8)], dict(axis=0, start=3), "start"),
+    ("set", [t(4, 8), t(2, 8)], dict(axis=0, start=-1), "start"),
+    ("transpose", [t(4, 8)], dict(a=2, b=0), "a"),
+    ("transpose", [t(4, 8)], dict(a=0, b=-3), "b"),
+    ("transpose", [t(4, 64, of="q8_0")], dict(a=0, b=1), "b"),
+    ("transpose", [t(4, 64, of="q8_0")], dict(a=-1, b=0), "a"),
+    ("topk_moe", [t(4, 8), None], ROUTE | {"k": 9}, "k"),
+    ("topk_moe", [t(4, 8), None], ROUTE | {"k": 0}, "k"),
+    ("topk_moe", [t(4, 8), None], ROUTE | {"gating": "relu"}, "gating"),
+    ("topk_moe", [t(4, 8), None], ROUTE | {"scale": float("nan")}, "scale"),
 ]
 
 FAULTS = [
@@ -197,9 +291,17 @@ def test_numbers_of_numpy_become_python_s() -> None:
     assert [type(n) for n in op.attributes()["shape"]] == [int, int]
 
 
-@pytest.mark.parametrize("name", ["l2_norm", "rope"])
-def test_what_is_ambiguous_has_no_default(name: str) -> None:
-    attributes = {"l2_norm": {"eps": 1e-6}, "rope": {"n_rot": 8, "base": 1e4}}[name]
+@pytest.mark.parametrize(
+    "name, attributes",
+    [
+        ("l2_norm", {"eps": 1e-6}),
+        ("rope", {"n_rot": 8, "base": 1e4}),
+        ("argsort", {}),
+        ("topk_moe", {"k": 2, "gating": "softmax"}),
+        ("topk_moe", {"k": 2, "normalize": True}),
+    ],
+)
+def test_what_is_ambiguous_has_no_default(name: str, attributes: dict[str, Any]) -> None:
     with pytest.raises(AttributeValueError, match="must be given"):
         make_op(name, attributes)
 
@@ -243,6 +345,17 @@ def test_case_needs_its_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     ("concat", [t(4, 8, strides=(64, 4)), t(4, 1)], dict(axis=-1), (4, 9)),
     ("cont", [TURNED], {}, (4, 8)),
     ("cast", [GAP], dict(to="f32"), (4, 8)),
+    ("cast", [t(0, 64)], dict(to="q8_0"), (0, 64)),
+    ("sum", [t(4, 8)], dict(axis=-2), (1, 8)),
+    ("sum", [t(4)], dict(axis=0, keepdims=False), ()),
+    ("mean", [t(0, 8)], dict(axis=1, keepdims=False), (0,)),
+    ("repeat", [t(2, 3)], dict(repeats=(4, 1)), (8, 3)),
+    ("pad", [t(2, 3)], dict(before=(1, 0), after=(0, 2)), (3, 5)),
+    ("softmax", [GAP, t()], {}, (4, 8)),
+    ("mul_mat_id", [GAP, EXPERTS, PAIRS], {}, (4, 2, 5)),
+    ("mul_mat_id", [t(4, 2, 8), EXPERTS, PAIRS], {}, (4, 2, 5)),
+    ("ggml_gated_delta_net", DELTA, {}, (2 * 3 * 16 + 4 * 2 * 128,)),
+    ("ggml_gated_delta_net", [*DELTA[:3], DELTA[2], *DELTA[4:]], {}, (1120,)),
 ])  # fmt: skip
 def test_accepted_shapes(
     name: str, inputs: list[TensorSpec | None], attributes: dict[str, Any], shape: tuple[int, ...]

@@ -17,7 +17,9 @@ from riverrun.graph.codec import decode
 from riverrun.graph.errors import ShapeError
 from riverrun.ops.reshape import reshaped_strides
 
-CASES = [case for name in ("reshape", "view", "permute") for case in op_cases(OPS[name])]
+CASES = [
+    case for name in ("reshape", "view", "permute", "transpose") for case in op_cases(OPS[name])
+]
 
 
 def laid_out(spec: TensorSpec, raw: np.ndarray) -> np.ndarray:

@@ -201,6 +201,48 @@ def test_views_of_views_add_their_offsets() -> None:
     assert plan.places[inner].offset == plan.places[a].offset + 3 * 16
 
 
+def patched(g: Graph, made: Value, tag: str = "") -> Value:
+    """The next version of what a node made."""
+    rows, idx = g.input(f"rows{tag}", (2, 4)), g.input(f"idx{tag}", (2,), "i32")
+    return g.write_rows(made, rows, idx)
+
+
+def test_a_written_value_keeps_its_place_as_long_as_the_new_version_is_used() -> None:
+    g = Graph()
+    made = g.neg(g.input("x", (8, 4)))
+    first = patched(g, made)
+    second = patched(g, g.view(first, axis=0, start=2, stop=8), "2")
+    between = [g.silu(g.input(f"z{i}", (8, 4))) for i in range(3)]
+    whole = g.concat(g.view(between[1], axis=0, start=0, stop=2), second, axis=0)
+    y = g.output("y", g.add(between[0], whole))
+    g.output("z", between[2])
+    verify(g)
+    plan = plan_memory(g)
+    assert plan.places[first] == plan.places[made]
+    assert plan.places[second].offset == plan.places[made].offset + 2 * 16
+    assert len({plan.places[v] for v in (made, *between)}) == 4
+    assert plan.places[y] == plan.places[between[0]]
+    check_no_overlap(g, plan)
+
+
+def test_a_written_version_lends_its_place_to_nobody() -> None:
+    g = Graph()
+    made = g.neg(g.input("x", (8, 4)))
+    y = g.output("y", g.silu(patched(g, made)))
+    places = plan_memory(g).places
+    assert places[y] != places[made]
+
+
+def test_a_value_read_before_its_overwrite_is_not_lent() -> None:
+    g = Graph()
+    made = g.neg(g.input("x", (2, 4)))
+    rows = g.silu(made)
+    y = g.output("y", g.write_rows(made, rows, g.input("idx", (2,), "i32")))
+    verify(g)
+    places = plan_memory(g).places
+    assert places[y] == places[made] != places[rows]
+
+
 def test_an_unread_output_has_memory_of_its_own() -> None:
     g = Graph()
     values, indices = g.top_k(g.input("x", (2, 8)), k=2)

@@ -8,7 +8,7 @@ import pytest
 import riverrun.ops  # noqa: F401
 from riverrun.graph import Graph, Node, TensorSpec, Value, verify
 from riverrun.graph.errors import GraphError
-from riverrun.graph.verify import ancestors, state_versions
+from riverrun.graph.verify import ancestors, memory_versions, state_versions
 
 
 def chain() -> Graph:
@@ -119,7 +119,74 @@ def test_an_old_version_is_no_output() -> None:
     s0 = g.state("s", (4, 8))
     g.output("old", g.reshape(s0, shape=(8, 4)))
     writer(g, s0)
-    with pytest.raises(GraphError, match=r"output 'old' is a state version.* that is overwritten"):
+    with pytest.raises(GraphError, match=r"output 'old' is a state version that is overwritten"):
+        verify(g)
+
+
+def scratch(g: Graph) -> Value:
+    """A copy of an input, for writing to."""
+    return g.cont(g.input("x", (4, 8)))
+
+
+@pytest.mark.parametrize("view", [False, True])
+def test_what_a_node_made_may_be_written(view: bool) -> None:
+    g = Graph()
+    made = scratch(g)
+    s1 = writer(g, g.view(made, axis=0, start=1, stop=4) if view else made)
+    g.output("s2", writer(g, s1, "2"))
+    verify(g)
+
+
+@pytest.mark.parametrize("view", [False, True])
+@pytest.mark.parametrize("leaf", ["input", "constant"])
+def test_inputs_and_constants_are_not_written(leaf: str, view: bool) -> None:
+    g = Graph()
+    x = g.input("x", (4, 8)) if leaf == "input" else g.weight("x", TensorSpec((4, 8)))
+    writer(g, g.view(x, axis=0, start=1, stop=4) if view else x)
+    with pytest.raises(GraphError, match=r"write_rows: writes %.*not a state.*copy it with g.cont"):
+        verify(g)
+
+
+def test_what_is_written_is_not_read_afterwards() -> None:
+    g = Graph()
+    made = scratch(g)
+    seen = g.reshape(made, shape=(8, 4))
+    g.output("new", writer(g, made))
+    verify(g)
+    g.output("y", g.neg(seen))
+    with pytest.raises(GraphError, match=r"neg: reads value %.* overwrites without depending"):
+        verify(g)
+
+
+def test_what_is_written_may_be_read_by_what_the_write_needs() -> None:
+    g = Graph()
+    made = scratch(g)
+    rows = g.neg(g.view(made, axis=0, start=1, stop=3))
+    g.output("y", g.write_rows(made, rows, g.input("idx", (2,), "i32")))
+    verify(g)
+
+
+def test_what_is_written_is_written_once_and_no_output() -> None:
+    g = Graph()
+    made = scratch(g)
+    writer(g, made)
+    g.output("old", made)
+    with pytest.raises(GraphError, match=r"output 'old' is a value that is overwritten later"):
+        verify(g)
+    del g.outputs["old"]
+    verify(g)
+    writer(g, g.reshape(made, shape=(4, 8)), "2")
+    with pytest.raises(GraphError, match=r"write_rows: value %.* is overwritten twice"):
+        verify(g)
+
+
+@pytest.mark.parametrize("state", [False, True])
+def test_a_write_does_not_read_its_memory_through_another_input(state: bool) -> None:
+    g = Graph()
+    old = g.state("s", (4, 8)) if state else scratch(g)
+    rows = g.view(old, axis=0, start=1, stop=3)
+    g.output("y", g.write_rows(old, rows, g.input("idx", (2,), "i32")))
+    with pytest.raises(GraphError, match=r"write_rows: reads .* through another input too"):
         verify(g)
 
 
@@ -142,6 +209,16 @@ def test_versions_follow_writes_and_views() -> None:
     assert version[seen] == version[s0] == (s0.node, 0)
     assert version[again] == version[s1] == (s1.node, 0)
     assert set(version) == {s0, seen, s1, again}
+
+
+def test_written_copies_are_no_state_versions() -> None:
+    g = Graph()
+    made = scratch(g)
+    s1 = writer(g, made)
+    seen = g.reshape(s1, shape=(8, 4))
+    assert state_versions(g) == {}
+    version = memory_versions(g)
+    assert version == {made: (made.node, 0), s1: (s1.node, 0), seen: (s1.node, 0)}
 
 
 def test_ancestors_are_transitive() -> None:

@@ -1,0 +1,174 @@
+"""One graph on several backends: nodes are placed, the graph is cut, copies stand between.
+
+1. pin nodes to where their states and weights are        (placement.py)
+2. spread these assignments to neighbours
+3. give the rest to a backend that takes it; fused ops that nobody takes are expanded
+4. split into segments of one backend each, list the copies   (segments.py)"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..graph import Graph, HostTensor, Node
+from ..graph.errors import BackendError
+from ..graph.memory import MemoryPlan
+from ..graph.passes.expand import expand, expansion
+from .base import Backend, BoundPlan, Plan, Pools, Support, prepare, require_weights
+from .placement import Placement, computes, place, refusals
+from .segments import Copy, Segment, split
+
+
+class SplitWeights:
+    """Host weights, loaded onto a backend when a plan first needs them there."""
+
+    def __init__(
+        self,
+        backends: Sequence[Backend],
+        tensors: Mapping[str, HostTensor],
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        self.backends, self.tensors, self.progress = backends, dict(tensors), progress
+        self._loaded: dict[tuple[int, frozenset[str]], Any] = {}
+
+    def on(self, backend: int, names: frozenset[str]) -> Any:
+        """These weights as a backend loads them; the same ones, the same object."""
+        key = (backend, names)
+        if key not in self._loaded:
+            chosen = {n: self.tensors[n] for n in sorted(names & self.tensors.keys())}
+            self._loaded[key] = self.backends[backend].load_weights(chosen, self._report)
+        return self._loaded[key]
+
+    def _report(self, nbytes: int) -> None:
+        if self.progress:
+            self.progress(nbytes)
+
+
+class SplitPlan(Plan):
+    """A plan per segment, in order, and the copies between them."""
+
+    def __init__(self, placement: Placement, kind: str, backends: Sequence[Backend]) -> None:
+        super().__init__(placement.graph, kind)
+        self.placement, self.backends = placement, list(backends)
+        self.segments: list[Segment]
+        self.copies: list[Copy]
+        self.segments, self.copies = split(placement)
+        self.plans = [self.backends[s.backend].compile(s.graph, kind) for s in self.segments]
+        arena = max(p.memory.arena_bytes for p in self.plans)
+        self.memory = MemoryPlan({}, arena, max(p.memory.peak_bytes for p in self.plans))
+
+    def weights_on(self, backend: int) -> frozenset[str]:
+        """The constants that a backend's segments read."""
+        mine = (p for p, s in zip(self.plans, self.segments, strict=True) if s.backend == backend)
+        return frozenset(name for plan in mine for name in plan.constants)
+
+    def bind(self, weights: SplitWeights, pools: Pools) -> BoundSplit:
+        """Attach weights and pools. Raises GraphError for weights that do not fit."""
+        require_weights(self, weights.tensors)
+        return BoundSplit(self, weights, pools)
+
+    def own_weights(self) -> SplitWeights:
+        """None beside the constants that the segments' graphs hold."""
+        return SplitWeights(self.backends, {})
+
+    def placement_lines(self) -> list[str]:
+        """Every node with its backend and the cause, segment by segment, with the copies in."""
+        lines = []
+        for at, segment in enumerate(self.segments):
+            lines.append(f"segment {at} on {self.backends[segment.backend].name}:")
+            for copy in self.copies:
+                if copy.target == at:
+                    lines.append(f"  {copy.name} {copy.spec} from segment {copy.source}")
+            for node in segment.nodes:
+                cause = self.placement.nodes[node.id].cause
+                lines.append(f"  {node.id} {node.op.name} {node.name or '-'}: {cause}")
+        return lines
+
+
+class BoundSplit(BoundPlan):
+    """The segments' plans with their memory. States are in the given pools, by name."""
+
+    def __init__(self, plan: SplitPlan, weights: SplitWeights, pools: Pools) -> None:
+        self.plan = plan
+        names = [plan.weights_on(i) for i in range(len(plan.backends))]
+        self.parts: list[BoundPlan] = [
+            part.bind(weights.on(s.backend, names[s.backend]), pools)
+            for part, s in zip(plan.plans, plan.segments, strict=True)
+        ]
+        self.inputs, self._shared = {}, []
+        for name, spec in plan.inputs.items():
+            readers = [p.inputs[name] for p in self.parts if name in p.inputs]
+            self.inputs[name] = (readers or [np.zeros(spec.storage_shape, spec.dtype.storage)])[0]
+            self._shared += [(self.inputs[name], other) for other in readers[1:]]
+        self.outputs = {
+            name: np.zeros(v.spec.storage_shape, v.spec.dtype.storage)
+            for name, v in plan.graph.outputs.items()
+        }
+        # Scratch is shared by all plans on these pools, so results are taken out after each part.
+        self._taken: list[list[tuple[str, np.ndarray]]] = [[] for _ in self.parts]
+        for copy in plan.copies:
+            self._taken[copy.source].append((copy.name, self.parts[copy.target].inputs[copy.name]))
+        for at, segment in enumerate(plan.segments):
+            kept = self.outputs.keys() & segment.graph.outputs.keys()
+            self._taken[at] += [(name, self.outputs[name]) for name in sorted(kept)]
+
+    def run(self, rows: int | None = None) -> None:
+        """Run the segments in order."""
+        self._run(lambda part: part.run(rows))
+
+    def profile(self, rows: int | None = None) -> list[tuple[str, int]]:
+        """Run once; times of all nodes, or none when a backend does not time its own."""
+        times: list[list[tuple[str, int]]] = []
+        self._run(lambda part: times.append(part.profile(rows)))
+        segments = zip(self.plan.segments, times, strict=True)
+        complete = all(found or not segment.nodes for segment, found in segments)
+        return [t for found in times for t in found] if complete else []
+
+    def _run(self, call: Callable[[BoundPlan], None]) -> None:
+        for source, target in self._shared:
+            np.copyto(target, source)
+        for part, taken in zip(self.parts, self._taken, strict=True):
+            call(part)
+            for name, target in taken:
+                np.copyto(target, part.outputs[name])
+
+
+class SplitBackend(Backend):
+    """Several backends as one; earlier ones are preferred.
+
+    lives_on: where weights and states are kept, by name -> index of a backend. Without an entry a
+    weight is where the first backend is that takes its node."""
+
+    def __init__(
+        self, backends: Sequence[Backend], lives_on: Mapping[str, int] | None = None
+    ) -> None:
+        if not backends:
+            raise BackendError("a graph needs at least one backend to run on, got none")
+        self.backends, self.lives_on = list(backends), dict(lives_on or {})
+        self.name = ",".join(b.name for b in backends)
+        self.threads = next((b.threads for b in backends if b.threads is not None), None)
+
+    def supports(self, node: Node) -> Support:
+        """Whether any of the backends takes the node, or each of the nodes that it expands to."""
+        if self._taken(node):
+            return Support(True)
+        parts = expansion(node)
+        if parts is not None and all(map(self._taken, expand(parts, self._taken).nodes)):
+            return Support(True)
+        return Support(False, refusals(node, self.backends))
+
+    def _taken(self, node: Node) -> bool:
+        return not computes(node) or any(b.supports(node).ok for b in self.backends)
+
+    def compile(self, graph: Graph, kind: str = "step") -> SplitPlan:
+        """Place, split and compile. Raises Unsupported naming every backend's reason."""
+        placement = place(prepare(graph, kind), self.backends, self.lives_on)
+        return SplitPlan(placement, kind, self.backends)
+
+    def load_weights(
+        self, weights: Mapping[str, HostTensor], progress: Callable[[int], None] | None = None
+    ) -> SplitWeights:
+        """Weights stay where they are until a plan is bound."""
+        return SplitWeights(self.backends, weights, progress)

@@ -1,0 +1,57 @@
+// mul_mat with mxfp4 weights: 32 values, exponent e, nibbles that name doubled E2M1 floats.
+// y = 2^(e - 128) * value.
+//
+// The table of scales holds their upper 16 bits, which is all they have.
+
+#include "mul_mat_block32.hpp"
+
+namespace {
+
+constexpr int kE2m1Offset = 12;
+// The values plus kE2m1Offset; negative zero is zero.
+constexpr uint8_t kE2m1Codes[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+
+struct Mxfp4 : Signed32<Mxfp4> {
+  static constexpr uint32_t kType = RR_MXFP4;
+  static constexpr const char* kRefusal = "w is not packed mxfp4";
+  static constexpr int64_t kWeightBytes = 17, kUnit = 256;
+  static constexpr int kOffset = kE2m1Offset;
+
+  // Upper half of 2^(e - 128), which for e < 2 is subnormal. Blocks of zeros have e = 0, but to
+  // compute with subnormal numbers is slow: their scale is zero.
+  static uint16_t scale_bits(const uint8_t* block) {
+    bool zero = true;
+    for (int i = 1; i < kWeightBytes; ++i) zero = zero && (block[i] & 0x77) == 0;
+    if (zero) return 0;
+    const int e = block[0];
+    return static_cast<uint16_t>(e < 2 ? 0x20 << e : (e - 1) << 7);
+  }
+
+  static void pack_row(const uint8_t* row, uint8_t* group, int64_t lane, int64_t blocks) {
+    uint8_t* unit = group + scale_table(blocks);
+    for (int64_t b = 0; b < blocks; ++b, row += kWeightBytes) {
+      const uint16_t scale = scale_bits(row);
+      memcpy(group + 32 * b + 2 * lane, &scale, 2);
+      pack_nibbles(row + 1, unit + kUnit * b, lane);
+    }
+  }
+
+  RR_INLINE static Floats scale(const uint8_t* table) { return f_from_bf16(table); }
+
+  // kIntBias times the largest scales would be infinite: it is taken off first.
+  RR_INLINE static Floats scaled(Ints codes, Floats d, Floats, float x_scale, Floats sum) {
+    const Floats one = f_splat(1.0f);
+    return f_fma(f_mul(i_scaled(codes, one, surplus(one)), f_splat(x_scale)), d, sum);
+  }
+
+  template <int C>
+  RR_INLINE static void add(const uint8_t* unit, const int8_t* x, Ints (&sums)[C]) {
+    const Bytes table = b_table(kE2m1Codes);
+    const Nibbles w = {unit};
+    dots<5, 8>([&](int i) { return b_lookup(table, w(i)); }, x, sums);
+  }
+};
+
+}  // namespace
+
+RR_QUANTISED_PRODUCT(Mxfp4)

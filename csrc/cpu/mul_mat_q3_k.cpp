@@ -1,0 +1,76 @@
+// mul_mat with q3_k weights: 256 values, d f16, sixteen 6-bit scales s, 3-bit q.
+// y = d * (s_j - 32) * (q - 4) in sub-block j of 16 values.
+//
+// Packed scales are s - 32. A piece, of two sub-blocks, is a vector of bit pairs for each and one
+// [row][4] of third bits: bits 0 .. 3 of its byte j belong to k = 4i + j of the first, 4 .. 7 to
+// the second.
+
+#include "mul_mat_k_signed.hpp"
+#include "mul_mat_pairs.hpp"
+
+namespace {
+
+struct Q3_K : SignedK<Q3_K> {
+  static constexpr uint32_t kType = RR_Q3_K;
+  static constexpr const char* kRefusal = "w is not packed q3_k";
+  static constexpr int64_t kWeightBytes = 110;
+  static constexpr int kOffset = 4, kPiece = 192;
+
+  static int scale(const uint8_t* s, int j) {
+    const int low = s[j % 8] >> (j / 8 * 4) & 15, high = s[8 + j % 4] >> (j / 4 * 2) & 3;
+    return (low | high << 4) - 32;
+  }
+
+  static void pack_row(const uint8_t* row, uint8_t* group, int64_t lane, int64_t blocks) {
+    uint8_t* unit = group + scale_table(blocks);
+    for (int64_t b = 0; b < blocks; ++b, row += kWeightBytes, unit += unit_bytes()) {
+      memcpy(group + 32 * b + 2 * lane, row + 108, 2);
+      for (int j = 0; j < 16; ++j) {
+        unit[16 * j + lane] = static_cast<uint8_t>(scale(row + 96, j));
+        uint8_t* piece = unit + 256 + kPiece * (j / 2) + 4 * lane;
+        pack_pairs(row + 32 + 32 * (j / 8) + 16 * (j % 2), j / 2 % 4 * 2, piece + 64 * (j % 2));
+        const uint8_t* third = row + 16 * (j % 2);
+        for (int i = 0; i < 16; ++i)
+          piece[128 + i % 4] |= static_cast<uint8_t>((third[i] >> (j / 2) & 1)
+                                                     << (i / 4 + 4 * (j % 2)));
+      }
+    }
+  }
+
+  // Bit i + 4 * half of each byte as bit 2.
+  RR_INLINE static Bytes third_bits(Bytes v, int half, int i) {
+    switch (i + 4 * half) {
+      case 0:
+        return b_shl<2>(v);
+      case 1:
+        return b_shl<1>(v);
+      case 2:
+        return v;
+      case 3:
+        return b_shr<1>(v);
+      case 4:
+        return b_shr<2>(v);
+      case 5:
+        return b_shr<3>(v);
+      case 6:
+        return b_shr<4>(v);
+      default:
+        return b_shr<5>(v);
+    }
+  }
+
+  template <int C>
+  RR_INLINE static void add(const uint8_t* piece, int half, const int8_t* x, Ints (&sums)[C]) {
+    const Bytes v = b_load(piece + 64 * half), third = b_load(piece + 128);
+    dots<3, 4>(
+        [&](int i) {
+          const Bytes code = b_select(b_splat(3), shifted_pairs(v, i), third_bits(third, half, i));
+          return b_and(code, b_splat(7));
+        },
+        x, sums);
+  }
+};
+
+}  // namespace
+
+RR_QUANTISED_PRODUCT(Q3_K)

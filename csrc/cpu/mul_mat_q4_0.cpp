@@ -1,0 +1,29 @@
+// mul_mat with q4_0 weights: 32 values, d f16, nibbles. y = d * (q - 8).
+
+#include "mul_mat_block32.hpp"
+
+namespace {
+
+struct Q4_0 : Signed32<Q4_0> {
+  static constexpr uint32_t kType = RR_Q4_0;
+  static constexpr const char* kRefusal = "w is not packed q4_0";
+  static constexpr int64_t kWeightBytes = 18, kUnit = 256;
+  static constexpr int kOffset = 8;
+
+  static void pack_row(const uint8_t* row, uint8_t* group, int64_t lane, int64_t blocks) {
+    uint8_t* unit = group + scale_table(blocks);
+    for (int64_t b = 0; b < blocks; ++b, row += kWeightBytes) {
+      memcpy(group + 32 * b + 2 * lane, row, 2);
+      pack_nibbles(row + 2, unit + kUnit * b, lane);
+    }
+  }
+
+  template <int C>
+  RR_INLINE static void add(const uint8_t* unit, const int8_t* x, Ints (&sums)[C]) {
+    dots<4, 8>(Nibbles{unit}, x, sums);
+  }
+};
+
+}  // namespace
+
+RR_QUANTISED_PRODUCT(Q4_0)

@@ -1,0 +1,113 @@
+"""A mixture of experts in place of the feed-forward block, with or without a shared expert.
+
+Source: Shazeer et al. 2017, "Outrageously Large Neural Networks"; the shared expert and its gate
+are Qwen's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..graph import Value
+from ..graph.errors import ModelError
+from .architecture import Want
+from .gguf import GgufFile
+from .hparams import read_optional
+from .step import StepGraph
+
+MAX_EXPERTS = 1024
+
+
+@dataclass(frozen=True)
+class MoeShape:
+    """n_used of n_expert experts a token; widths of each expert by layer and of the shared one,
+    0 without; scale multiplies the normalised weights."""
+
+    n_expert: int
+    n_used: int
+    n_ff: tuple[int, ...]
+    n_ff_shared: int
+    scale: float = 1.0
+
+
+def read_moe(file: GgufFile, arch: str, n_layers: int, shared: bool) -> MoeShape:
+    """The expert_* keys. shared: whether the architecture has a shared expert.
+
+    Raises GgufError for absent or mistyped keys, ModelError for values out of range."""
+
+    def count(name: str, value: int, high: int) -> int:
+        if not 1 <= value <= high:
+            raise ModelError(f"{file.path}: {arch}.{name} should be 1 to {high}, got {value}")
+        return value
+
+    key = f"{arch}.expert_count"
+    experts = count("expert_count", file.get_u32(key), MAX_EXPERTS)
+    used = count("expert_used_count", file.get_u32(f"{arch}.expert_used_count"), experts)
+    name = "expert_feed_forward_length"
+    n_ff = [count(name, n, 1 << 20) for n in file.get_per_layer(f"{arch}.{name}", n_layers)]
+    name, n_ff_shared = "expert_shared_feed_forward_length", 0
+    if shared:
+        n_ff_shared = count(name, file.get_u32(f"{arch}.{name}"), 1 << 20)
+    scale = read_optional(file, f"{arch}.expert_weights_scale") or 1.0
+    return MoeShape(experts, used, tuple(n_ff), n_ff_shared, scale)
+
+
+def moe_wants(layer: int, n_embd: int, m: MoeShape, fused: bool) -> Iterator[Want]:
+    """The tensors of `moe`. fused: gate and up of an expert lie in one tensor, [gate rows, up
+    rows]."""
+    b, n_ff = f"blk.{layer}.", m.n_ff[layer]
+    yield Want(b + "ffn_gate_inp.weight", (m.n_expert, n_embd))
+    if fused:
+        yield Want(b + "ffn_gate_up_exps.weight", (m.n_expert, 2 * n_ff, n_embd))
+    else:
+        yield Want(b + "ffn_gate_exps.weight", (m.n_expert, n_ff, n_embd))
+        yield Want(b + "ffn_up_exps.weight", (m.n_expert, n_ff, n_embd))
+    yield Want(b + "ffn_down_exps.weight", (m.n_expert, n_embd, n_ff))
+    if m.n_ff_shared:
+        yield Want(b + "ffn_gate_inp_shexp.weight", (n_embd,))
+        yield Want(b + "ffn_gate_shexp.weight", (m.n_ff_shared, n_embd))
+        yield Want(b + "ffn_up_shexp.weight", (m.n_ff_shared, n_embd))
+        yield Want(b + "ffn_down_shexp.weight", (n_embd, m.n_ff_shared))
+
+
+def moe(s: StepGraph, layer: int, h: Value, m: MoeShape) -> Value:
+    """The chosen experts' SwiGLU blocks, weighted by the softmax of the router over all experts
+    and normalised over the chosen; plus sigmoid(gate . h) times the shared expert's.
+
+    h: [N, n_embd], normalised; returns the same shape."""
+    g, b, n = s.g, f"blk.{layer}.", s.shape.n_tokens
+    logits = g.mul_mat(h, s.w(b + "ffn_gate_inp.weight"), name="ffn_gate_inp")
+    weights, ids = g.topk_moe(
+        logits, k=m.n_used, normalize=True, gating="softmax", scale=m.scale, name="route"
+    )
+    gate, up = _gate_up(s, b, h, ids, m.n_ff[layer])
+    inner = g.swiglu(gate, up, name="ffn_act_exps")
+    each = g.mul_mat_id(inner, s.w(b + "ffn_down_exps.weight"), ids, name="ffn_down_exps")
+    each = g.mul(each, g.reshape(weights, shape=(n, m.n_used, 1)), name="weighted")
+    y = g.sum(each, axis=1, keepdims=False, name="ffn_moe")
+    return g.add(y, _shared(s, b, h), name="ffn_out") if m.n_ff_shared else y
+
+
+def _gate_up(s: StepGraph, b: str, h: Value, ids: Value, n_ff: int) -> tuple[Value, Value]:
+    """Gate and up of the chosen experts: [N, n_used, n_ff] each."""
+    g = s.g
+    if s.has(b + "ffn_gate_up_exps.weight"):
+        w = s.w(b + "ffn_gate_up_exps.weight")
+        both = g.mul_mat_id(h, w, ids, name="ffn_gate_up_exps")
+        return (
+            g.view(both, axis=2, start=0, stop=n_ff),
+            g.view(both, axis=2, start=n_ff, stop=2 * n_ff),
+        )
+    gate = g.mul_mat_id(h, s.w(b + "ffn_gate_exps.weight"), ids, name="ffn_gate_exps")
+    return gate, g.mul_mat_id(h, s.w(b + "ffn_up_exps.weight"), ids, name="ffn_up_exps")
+
+
+def _shared(s: StepGraph, b: str, h: Value) -> Value:
+    g = s.g
+    gate = g.mul_mat(h, s.w(b + "ffn_gate_shexp.weight"), name="ffn_gate_shexp")
+    up = g.mul_mat(h, s.w(b + "ffn_up_shexp.weight"), name="ffn_up_shexp")
+    inner = g.swiglu(gate, up, name="ffn_act_shexp")
+    y = g.mul_mat(inner, s.w(b + "ffn_down_shexp.weight"), name="ffn_down_shexp")
+    row = g.reshape(s.w(b + "ffn_gate_inp_shexp.weight"), shape=(1, h.shape[1]))
+    open_ = g.sigmoid(g.mul_mat(h, row, name="ffn_gate_inp_shexp"), name="gate_shexp")
+    return g.mul(y, open_, name="ffn_shexp")

@@ -1,0 +1,83 @@
+"""`riverrun perplexity`: how well a model predicts a text."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from .loading import load_model
+from .messages import note
+from .options import DeviceName, Json, Threads
+
+if TYPE_CHECKING:
+    from ..bench.perplexity import Estimate
+
+Model: TypeAlias = Annotated[Path, typer.Argument(metavar="MODEL", help="GGUF file.")]
+Text: TypeAlias = Annotated[Path, typer.Argument(metavar="FILE", help="Text file, UTF-8.")]
+Context: TypeAlias = Annotated[
+    int, typer.Option("-c", "--ctx-size", metavar="CTX", min=4, help="Tokens of a chunk.")
+]
+Chunks: TypeAlias = Annotated[
+    int, typer.Option("--chunks", metavar="N", min=-1, help="Chunks to score; -1: all.")
+]
+Sequences: TypeAlias = Annotated[
+    int, typer.Option("--seqs", metavar="N", min=1, max=64, help="Chunks scored side by side.")
+]
+
+
+def perplexity(
+    model: Model,
+    file: Text,
+    ctx: Context = 512,
+    chunks: Chunks = -1,
+    seqs: Sequences = 1,
+    threads: Threads = None,
+    device: DeviceName = "auto",
+    as_json: Json = False,
+) -> None:
+    """Cut a text into chunks and score the second half of each."""
+    from ..bench.perplexity import Perplexity, cut
+
+    if chunks == 0:
+        raise typer.BadParameter("expected 1 or more, or -1 for all, got 0", param_hint="--chunks")
+    text = _read(file)
+    loaded = load_model(model, device, threads)
+    parts = cut(loaded, text, ctx, chunks)
+    measured = Perplexity(loaded, ctx, min(seqs, len(parts)))
+    watched = sys.stderr is not None and sys.stderr.isatty()
+
+    def tell(so_far: Estimate) -> None:
+        if watched:
+            note(f"{so_far.chunks} of {len(parts)} chunks: {so_far.perplexity:.4f}")
+
+    began = time.perf_counter()
+    result = measured.run(parts, tell)
+    seconds = time.perf_counter() - began
+    if as_json:
+        print(json.dumps({**measured.report(result), "seconds": seconds}))
+        return
+    span = measured.span
+    print(
+        f"perplexity {result.perplexity:.4f} +/- {result.perplexity_error:.4f}\n"
+        f"{result.tokens} tokens scored, numbers {span.first} to {span.last} (from 0) of each of "
+        f"{result.chunks} chunks of {ctx}"
+    )
+    note(f"{loaded.name} on {loaded.device} | {len(parts) * (ctx - 1) / seconds:.1f} t/s")
+
+
+def _read(file: Path) -> str:
+    """The text of a file. Raises RequestError for what is not UTF-8, OSError for what is not
+    there."""
+    from ..graph.errors import RequestError
+
+    try:
+        return file.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RequestError(
+            f"{file}: byte {error.start} is not UTF-8; convert the text to UTF-8 first"
+        ) from None
