@@ -185,6 +185,11 @@ class Backend(ABC):
 
         progress is called with the bytes of each weight that had to be moved or rearranged."""
 
+    def fma_rate(self) -> float | None:
+        """f32 operations a second that its threads reach at best, measured now; None where that
+        is not known."""
+        return None
+
 
 def prepare(graph: Graph, kind: str) -> Graph:
     """Verify, drop dead nodes, verify again. Raises GraphError."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -71,6 +72,17 @@ def _describe(spec: TensorSpec | None, layout: int = PLAIN) -> tuple[Any, ...] |
     return _type_id(spec.dtype), layout, spec.shape, spec.byte_strides
 
 
+def _pack(tensor: HostTensor, layout: int) -> np.ndarray:
+    """A weight in a packed layout, one matrix (the last two axes) after the other."""
+    *lead, rows, cols = tensor.spec.shape
+    count, kind = math.prod(lead), _type_id(tensor.spec.dtype)
+    size = _cpu.packed_bytes(kind, layout, rows, cols)
+    packed = aligned(count * size).reshape(count, size)
+    for plain, into in zip(tensor.raw.reshape(count, -1), packed, strict=True):
+        _cpu.pack(kind, layout, plain, into, rows, cols)
+    return packed.reshape(-1)
+
+
 class Weights:
     """Weights in the layouts that kernels ask for; a layout is made once, when first needed."""
 
@@ -92,11 +104,7 @@ class Weights:
                 self._packed[key][...] = tensor.raw
             return self._packed.get(key, tensor.raw)
         if key not in self._packed:
-            rows, cols = tensor.spec.shape
-            kind = _type_id(tensor.spec.dtype)
-            packed = aligned(_cpu.packed_bytes(kind, layout, rows, cols))
-            _cpu.pack(kind, layout, tensor.raw, packed, rows, cols)
-            self._packed[key] = packed
+            self._packed[key] = _pack(tensor, layout)
             if self.progress:
                 self.progress(tensor.spec.nbytes)
         return self._packed[key]
@@ -211,6 +219,7 @@ class CpuBackend(Backend):
         self.table = self._table()
 
     def _table(self) -> Any:
+        self.kernels = _cpu.kernels()
         return _cpu.KernelTable.builtin()
 
     def choose(self, node: Node) -> tuple[Any, int, list[int], str]:
@@ -220,11 +229,11 @@ class CpuBackend(Backend):
         names = [n.strip("?*") for n in node.op.inputs]
         packed = [PLAIN] * len(node.inputs)
         for i, value in enumerate(node.inputs):
-            if value is None or value.node.op.name != "constant" or len(value.shape) != 2:
+            if value is None or value.node.op.name != "constant" or value.spec.rank not in (2, 3):
                 continue
             if self.packs and names[min(i, len(names) - 1)] in node.op.constants:
                 kind = _type_id(value.dtype)
-                packed[i] = ROWS16 if _cpu.packed_bytes(kind, ROWS16, *value.shape) else PLAIN
+                packed[i] = ROWS16 if _cpu.packed_bytes(kind, ROWS16, *value.shape[-2:]) else PLAIN
         why = ""
         for layouts in [packed, [PLAIN] * len(packed)] if any(packed) else [packed]:
             inputs = [_describe(s, at) for s, at in zip(node.input_specs(), layouts, strict=True)]
@@ -267,3 +276,7 @@ class CpuBackend(Backend):
     ) -> Weights:
         """Weights stay mapped; kernels' layouts are made when the first plan is bound."""
         return Weights(weights, progress)
+
+    def fma_rate(self) -> float:
+        """Operations of multiply-adds on registers at the highest instruction set in use."""
+        return _cpu.fma_rate(self.pool)

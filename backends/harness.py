@@ -111,14 +111,14 @@ def widened(spec: TensorSpec, strides: tuple[int, ...] | None) -> tuple[int, ...
     Raises GraphError where there is none, as for axes in another order."""
     if strides is None or spec.size == 0:
         return spec.shape
-    steps = (*strides, spec.dtype.nbytes)
-    if steps[-2] != steps[-1]:
-        raise GraphError(f"strides {strides} of {spec} are not those of a part of a tensor")
-    extents = [spec.shape[0]]
-    for n, outer, step in zip(spec.shape[1:], steps, steps[1:], strict=False):
-        if outer % step or outer // step < n:
+    extents, step = [spec.shape[0]], spec.dtype.nbytes
+    for n, outer, at in zip(spec.shape[:0:-1], strides[-2::-1], spec.shape[-2::-1], strict=True):
+        # The stride of an axis with one element is never used.
+        extent = n if at == 1 else outer // step
+        if extent < n or (at > 1 and outer % step):
             raise GraphError(f"strides {strides} of {spec} are not those of a part of a tensor")
-        extents.append(outer // step)
+        extents.insert(1, extent)
+        step *= extent
     return tuple(extents)
 
 
@@ -159,9 +159,7 @@ def _wrong(
     """The first thing wrong with the outputs, "" for nothing; notes NMSEs in errors."""
     limit = bound(built.node)
     specs = built.node.specs
-    for label, spec, want in zip(
-        type(case.op).outputs, specs, expected(case, specs), strict=True
-    ):
+    for label, spec, want in zip(type(case.op).outputs, specs, expected(case, specs), strict=True):
         have = decode(spec.dtype, got[label], spec.shape)
         why = compare(have, want, limit, errors, label)
         if not why and label in case.op.writes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..graph import Graph, Node, Value
+from ..graph import Graph, Node, Value, make_op
 from ..graph.errors import BackendError, Unsupported
 from ..graph.memory import storage_roots
 from ..graph.passes.expand import expand, expansion
@@ -103,11 +103,18 @@ class _Placer:
         self._answers: dict[tuple[int, int], bool] = {}
 
     def takes(self, node: Node, backend: int) -> bool:
-        """Whether a backend supports a node."""
+        """Whether a backend supports a node, and a copy of what it overwrites if that is no state:
+        made elsewhere, it arrives as an input, and inputs are not overwritten."""
         key = (node.id, backend)
         if key not in self._answers:
-            self._answers[key] = self.backends[backend].supports(node).ok
+            roots = [self._roots[v][0] for v in node.written().values()]
+            copies = [self._copy_of(root) for root in roots if root.node.op.name != "state"]
+            every = all(self.backends[backend].supports(n).ok for n in (node, *copies))
+            self._answers[key] = every
         return self._answers[key]
+
+    def _copy_of(self, value: Value) -> Node:
+        return Node(len(self.graph.nodes), make_op("cont", {}), (value,), (value.spec.like(),), "")
 
     def pin_states(self) -> None:
         """Pass 1, states: a state's home takes all its writes and, if any does, all its reads."""

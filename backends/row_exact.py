@@ -194,9 +194,7 @@ def _rowwise(backends: Sequence[Backend], case: GivenCase, sizes: Sequence[int])
                 yield "" if same.all() else _differs(label, n, backend, which, same)
 
 
-def _differs(
-    label: str, n: int, backend: Backend, which: np.ndarray, same: np.ndarray
-) -> str:
+def _differs(label: str, n: int, backend: Backend, which: np.ndarray, same: np.ndarray) -> str:
     row = np.flatnonzero(which >= 0)[np.flatnonzero(~same)[0]]
     threads = f", threads {backend.threads}" if backend.threads else ""
     return f"{label}: row {row} of {n}{threads} differs from the same row alone"

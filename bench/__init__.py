@@ -1,1 +1,1 @@
-"""Measuring: throughput of passes and decoding, memory bandwidth, and a peer beside them."""
+"""Measuring: speed of passes and decoding, memory bandwidth, a peer; node times; perplexity."""

@@ -1,4 +1,4 @@
-"""Timing helpers: repeated measurements and their spread, memory read bandwidth."""
+"""Timing helpers: repeated measurements and their spread, memory bandwidth."""
 
 from __future__ import annotations
 
@@ -67,4 +67,20 @@ def read_bandwidth(threads: int, nbytes: int = READ_BYTES, repetitions: int = 5)
 
 def _sweep(pool: ThreadPoolExecutor, shares: Sequence[np.ndarray]) -> None:
     for _ in pool.map(np.maximum.reduce, shares):
+        pass
+
+
+def copy_bandwidth(threads: int, nbytes: int = READ_BYTES, repetitions: int = 5) -> float:
+    """Bytes per second that `threads` threads move when they copy nbytes, read and written bytes
+    both counted: the fastest of several copies, far larger than the caches."""
+    source = np.ones(nbytes // 8, np.float32)
+    target = np.zeros_like(source)
+    pairs = list(zip(np.array_split(target, threads), np.array_split(source, threads), strict=True))
+    with ThreadPoolExecutor(threads) as pool:
+        times = repeat(lambda: _copy(pool, pairs), repetitions)
+    return 2 * source.nbytes / min(times.seconds)
+
+
+def _copy(pool: ThreadPoolExecutor, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
+    for _ in pool.map(lambda pair: np.copyto(*pair), pairs):
         pass

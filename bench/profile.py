@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..backends import Backend
 from ..engine import Model, Session
@@ -62,7 +63,7 @@ class ProfiledSession(Session):
         """Evaluate items, then run the same pass again and again, timing every node."""
         self.evaluate(items)
         total = sum(len(tokens) for _, tokens in items)
-        bound = self._step(total, len(items), "last", False, "step").bound
+        bound: Any = self._step(total, len(items), "last", False, "step").bound
         run = getattr(bound, "profile", None)
         if run is None:
             raise RequestError(

@@ -61,6 +61,8 @@ class MulMat(Op):
             ks = (256, 512, 768) if dtype(of).block == 256 else (32, 64, 256, 512)
             for j, n in enumerate((1, 2, 3, 4, 5, 8, 17)):
                 m, k = (1, 16, 17, 33, 64, 100)[(i + j) % 6], ks[(2 * i + j + i // 2) % len(ks)]
+                if m == 1 and n < 8 and dtype(of).quantized:
+                    m = 15  # rounded x has an error on average, which takes more than a few sums
                 yield Case(x=f32(n, k), w=rand(of, m, k))
         for n, m, k in ((1, 1, 1), (3, 5, 33), (2, 7, 100)):
             for of in ("f32", "f16"):

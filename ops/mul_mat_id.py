@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from ..graph.case import Case, f32, fixed, rand
+from ..graph.dtype import dtype
 from ..graph.op import Cost, Op, register
 from ..graph.spec import TensorSpec
 from .mul_mat import WEIGHT_TYPES
@@ -18,7 +19,7 @@ class MulMatId(Op):
     """y[n, u, m] = sum over k of x[n, k] * w[ids[n, u], m, k], or of x[n, u, k] * w[...]
 
     x: [N, K] f32 (one row for all U experts of a token) or [N, U, K] (a row for each), its rows may
-    have gaps; w: [E, M, K] f32, f16, bf16, q8_0, q5_0, q4_k or q6_k, contiguous; ids: i32 [N, U];
+    have gaps; w: [E, M, K] of a type that mul_mat takes, contiguous; ids: i32 [N, U];
     y: [N, U, M] f32. A negative id gives a row of zeros.
     Raises BackendError in a run when an id is E or more."""
 
@@ -64,7 +65,7 @@ class MulMatId(Op):
     @staticmethod
     def cases() -> Iterable[Case]:
         for i, of in enumerate(WEIGHT_TYPES):
-            wide = 256 if of.endswith("_k") else 64
+            wide = 256 if dtype(of).block == 256 else 64
             for j, (n, u) in enumerate(((1, 2), (3, 1), (5, 4), (17, 2))):
                 m = (16, 33, 1, 64)[(i + j) % 4]
                 yield _case(of, n, u, 8, m, wide * (1 + (i + j) % 2), apart=(i + j) % 2 == 1)

@@ -1,34 +1,27 @@
 """Runs the ops' small cases on the CPU backend in one process and prints what is not right.
 
 `python tests/run_cases.py [OP ...]`; RIVERRUN_ISA caps the instruction set, which a process reads
-once. Exits with 1 when a case fails."""
+once. Exits with 1 when a case fails. `riverrun test-ops` does the same, and more."""
 
 from __future__ import annotations
 
 import sys
 
-import riverrun.models.quant
 import riverrun.ops  # noqa: F401
 from riverrun.backends.cpu import CpuBackend, instruction_sets
-from riverrun.backends.harness import run_case
-from riverrun.graph import OPS
-from riverrun.graph.case import BoundCase, op_cases
+from riverrun.bench.op_cases import STATUSES, run_cases, small_cases, summary
 
-
-def small_cases(names: list[str] | None = None) -> list[BoundCase]:
-    """All cases but those for measuring, of the named ops or of all."""
-    found = [case for name in names or sorted(OPS) for case in op_cases(OPS[name])]
-    return [case for case in found if "perf" not in case.tags]
+__all__ = ["main", "small_cases"]
 
 
 def main(names: list[str]) -> int:
     """Run and report."""
-    backend = CpuBackend(2)
-    results = [run_case(backend, case) for case in small_cases(names)]
+    cases = [("step", case) for case in small_cases(names)]
+    results = run_cases(CpuBackend(2), cases)
     for result in results:
         if result.status != "passed":
             print(f"{result.status} {result.id}: {result.why}")
-    counts = {s: sum(r.status == s for r in results) for s in ("passed", "refused", "failed")}
+    counts = {status: summary(results)[status] for status in STATUSES}
     print(f"{instruction_sets()[-1]}: {counts}")
     return 1 if counts["failed"] else 0
 

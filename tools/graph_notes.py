@@ -164,11 +164,13 @@ def noted_text(noted: NotedGraph) -> str:
 
 def parse_noted(text: str) -> Graph:
     """The graph that printed as text, with notes or without. Raises GraphError."""
-    lines = [
-        line.rpartition(_MARK)[0] if _MARK in line and line.startswith("%") else line
-        for line in text.splitlines()
-    ]
-    return parse("\n".join(lines))
+    return parse("\n".join(_without_note(line) for line in text.splitlines()))
+
+
+def _without_note(line: str) -> str:
+    """Quotes end before a note begins, so that a mark inside of a name is none."""
+    bare, _, note = line.rpartition(_MARK)
+    return bare if bare and '"' not in note else line
 
 
 def figure(number: float) -> str:

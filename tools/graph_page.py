@@ -18,7 +18,8 @@ border-bottom:1px solid var(--line);display:flex;gap:10px;align-items:center}
 input{font:inherit;padding:5px 8px;width:24em;max-width:60vw}button{font:inherit;padding:4px 10px}
 details.g{border:1px solid var(--line);border-radius:6px;margin:8px 0;overflow:hidden}
 details.g>summary{cursor:pointer;padding:6px 10px;display:flex;gap:14px;align-items:baseline}
-summary b{min-width:7em}summary span{opacity:.8}
+details.g>summary::before{content:"▸"}details.g[open]>summary::before{content:"▾"}
+summary b{min-width:8em}summary span{opacity:.8;min-width:6.5em;text-align:right}
 summary i{flex:1;height:8px;align-self:center;background:
 linear-gradient(rgb(var(--hot)),rgb(var(--hot))) no-repeat 0/calc(var(--part)*100%) 100%,#8882}
 .scroll{overflow-x:auto}.pic{margin:4px 10px}.pic summary{cursor:pointer;color:var(--link)}
@@ -27,7 +28,8 @@ th,td{text-align:left;padding:2px 8px;border-top:1px solid var(--line);vertical-
 th{font-weight:600;opacity:.75}td.r,th.r{text-align:right;white-space:nowrap}
 td.r{font-variant-numeric:tabular-nums}td code{font-size:12px}
 td.h{background:rgba(var(--hot),calc(var(--heat)*.6))}
-tr.leaf{opacity:.7}tr:target{outline:2px solid rgb(var(--hot));outline-offset:-2px;opacity:1}
+td:nth-child(6){white-space:nowrap}tr.leaf{opacity:.7}
+tr:target{outline:2px solid rgb(var(--hot));outline-offset:-2px;opacity:1}
 a{color:var(--link);text-decoration:none}a:hover{text-decoration:underline}
 svg path{fill:none;stroke:#8889}svg rect{fill:rgba(var(--hot),calc(.06 + var(--heat)*.6));
 stroke:#888;rx:4px}svg text{font-size:11px;text-anchor:middle;fill:CanvasText}
@@ -37,7 +39,8 @@ svg text.s{font-size:9px;opacity:.7}svg a:hover rect{stroke-width:2px}
 _SCRIPT = """
 const groups=[...document.querySelectorAll('details.g')],box=document.querySelector('input'),
 count=document.querySelector('output'),
-rows=groups.map(g=>[...g.querySelectorAll('tr[id]')].map(r=>[r,r.textContent.toLowerCase()]));
+rows=groups.map(g=>[...g.querySelectorAll('tr[id]')].map(r=>
+[r,(g.querySelector('b').textContent+' '+r.textContent).toLowerCase()]));
 let timer;
 function search(){
 const words=box.value.toLowerCase().split(/\\s+/).filter(w=>w);
@@ -122,7 +125,7 @@ def _heading(measured: bool) -> str:
 
 def _row(note: Note, share: dict[int, float], measured: bool) -> str:
     node = note.node
-    attributes = ", ".join(f"{k}={v}" for k, v in node.op.attributes().items())
+    attributes = ", ".join(f"{k}={_plain(v)}" for k, v in node.op.attributes().items())
     inputs = " ".join(_link(v.node.id, v.index) if v is not None else "–" for v in node.inputs)
     result = " ".join(f"<code>{safe(str(spec))}</code>" for spec in node.specs)
     hint = f' title="{safe(node.where)}"' if node.where else ""
@@ -145,6 +148,10 @@ def _numbers(note: Note, part: float, measured: bool) -> Iterator[str]:
     if measured:
         yield f"<td class=r>{1e6 * (note.seconds or 0.0):.1f}</td>"
     yield f'<td class="r h" style="--heat:{min(1.0, 10 * part):.2f}">{100 * part:.1f}</td>'
+
+
+def _plain(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _link(node: int, index: int = 0) -> str:

@@ -21,6 +21,7 @@ from .graph import graph
 from .messages import complain, note, silence
 from .perplexity import perplexity
 from .run import run
+from .test_ops import test_ops
 
 OK, FAILED, USAGE, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 128 + 2, 128 + 13
 # typer exports only this leaf of its tree of usage errors.
@@ -35,6 +36,7 @@ app = typer.Typer(
 )
 for _function in (run, devices, bench, perplexity, graph):
     app.command()(_function)
+app.command("test-ops")(test_ops)
 
 
 def _print_version(wanted: bool) -> None:

@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 
 #include "plan.hpp"
+#include "probe.hpp"
 #include "registry.hpp"
 
 namespace py = pybind11;
@@ -188,4 +189,6 @@ PYBIND11_MODULE(_cpu, m) {
         }
         return py::make_tuple(failed, nanoseconds);
       });
+  m.def("fma_rate", &fma_rate, py::call_guard<py::gil_scoped_release>(),
+        "f32 operations a second that the pool's threads reach in multiply-adds on registers.");
 }

@@ -29,8 +29,9 @@ inline void decode(uint32_t dtype, const void* from, float* to, int64_t n) {
 
 // Up to kChunk elements, `step` bytes apart; `to` holds kChunk.
 inline void gather(uint32_t dtype, char* from, int64_t step, float* to, int64_t n) {
-  alignas(64) char raw[kChunk * 4] = {};
+  alignas(64) char raw[kChunk * 4];
   const int64_t bytes = element_bytes(dtype);
+  memset(raw + n * bytes, 0, static_cast<size_t>(-n & 15) * static_cast<size_t>(bytes));
   char* const ends[] = {raw, from};
   const int64_t steps[] = {bytes, step};
   copy_run(ends, steps, n, bytes);

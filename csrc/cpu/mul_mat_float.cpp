@@ -5,6 +5,7 @@
 
 #include "kernel.hpp"
 #include "lanes.hpp"
+#include "mul_mat_id.hpp"
 
 namespace {
 
@@ -120,6 +121,11 @@ inline void run_tile(int64_t groups, int64_t width, const TileJob& job) {
   if constexpr (C > 1) run_tile<W, C - 1>(groups, width, job);
 }
 
+template <class W>
+size_t packed_bytes(int64_t rows, int64_t cols) {
+  return static_cast<size_t>((rows + kLanes - 1) / kLanes * kLanes * cols * W::kBytes);
+}
+
 // What a call's threads share: the weight, and rows of x and y.
 template <class W>
 struct Product {
@@ -137,6 +143,19 @@ struct Product {
     for (int64_t c = 0; c < n; ++c) {
       x[c] = reinterpret_cast<const float*>(row_ptr(node->inputs[0], first + c));
       y[c] = reinterpret_cast<float*>(row_ptr(node->outputs[0], first + c));
+    }
+  }
+
+  // One expert's weight and the rows of x that chose it.
+  Product(const rr_tensor& of_pairs, const rr_tensor& w, const rr_tensor& out,
+          const Routing& routing, Segment s)
+      : rows(w.shape[1]), k(w.shape[2]), group_bytes(k * kLanes * W::kBytes), n(s.n) {
+    weight = static_cast<const uint8_t*>(w.data) +
+             s.expert * static_cast<int64_t>(packed_bytes<W>(rows, k));
+    for (int64_t c = 0; c < n; ++c) {
+      const int64_t pair = routing.order[s.first + c];
+      x[c] = reinterpret_cast<const float*>(row_ptr(of_pairs, pair));
+      y[c] = reinterpret_cast<float*>(row_ptr(out, pair));
     }
   }
 
@@ -196,16 +215,46 @@ int supports(const rr_node* node, char* why, size_t size) {
 }
 
 template <class W>
-size_t packed_bytes(int64_t rows, int64_t cols) {
-  return static_cast<size_t>((rows + kLanes - 1) / kLanes * kLanes * cols * W::kBytes);
-}
-
-template <class W>
 int32_t tasks(const rr_node* node) {
   const rr_tensor& w = node->inputs[1];
   const int64_t n = n_rows(node->inputs[0]), size = (w.shape[0] + kLanes) * w.shape[1] * W::kBytes;
   if (size < kSmallWeight && n * size < kSmallWork) return 1;
   return static_cast<int32_t>((w.shape[0] + kLanes - 1) / kLanes);
+}
+
+template <class W>
+void run_chosen(const rr_node* node, const rr_exec* exec) {
+  const rr_tensor x = rows_of_pairs(node);
+  const rr_tensor& w = node->inputs[1];
+  Routing routing;
+  char* memory = static_cast<char*>(exec->workspace);
+  memory += static_cast<size_t>(exec->thread) * routing_bytes(node);
+  if (!route(node, exec, memory, &routing)) return;
+  clear_unrouted(node, exec);
+  const Range all = {0, routing.pairs};
+  routing.share(exec, all, (w.shape[1] + kLanes - 1) / kLanes, 0, [&](Segment s, Range groups) {
+    Product<W>(x, w, node->outputs[0], routing, s).run(groups);
+  });
+}
+
+template <class W>
+int supports_chosen(const rr_node* node, char* why, size_t size) {
+  const rr_tensor& w = node->inputs[1];
+  if (!supports_routing(node, why, size)) return 0;
+  if (w.dtype != W::kType || w.layout != RR_LAYOUT_ROWS16) return refuse(why, size, W::kRefusal);
+  return 1;
+}
+
+size_t workspace_chosen(const rr_node* node, int32_t n_threads) {
+  return static_cast<size_t>(n_threads) * routing_bytes(node);
+}
+
+template <class W>
+int32_t tasks_chosen(const rr_node* node) {
+  const rr_tensor& w = node->inputs[1];
+  const int64_t size = (w.shape[1] + kLanes) * w.shape[2] * W::kBytes;
+  const bool small = numel(node->inputs[2]) * size < kSmallWork;
+  return small && most_experts(node) * size < kSmallWeight ? 1 : INT32_MAX;
 }
 
 // Rows beyond the last are zero.
@@ -226,6 +275,12 @@ void pack(const void* plain, void* packed, int64_t rows, int64_t cols) {
 RR_KERNEL(f32, RR_ROW_EXACT, "mul_mat", supports<F32>, nullptr, tasks<F32>, run<F32>)
 RR_KERNEL(f16, RR_ROW_EXACT, "mul_mat", supports<F16>, nullptr, tasks<F16>, run<F16>)
 RR_KERNEL(bf16, RR_ROW_EXACT, "mul_mat", supports<BF16>, nullptr, tasks<BF16>, run<BF16>)
+RR_KERNEL(f32_id, RR_ROW_EXACT, "mul_mat_id", supports_chosen<F32>, workspace_chosen,
+          tasks_chosen<F32>, run_chosen<F32>)
+RR_KERNEL(f16_id, RR_ROW_EXACT, "mul_mat_id", supports_chosen<F16>, workspace_chosen,
+          tasks_chosen<F16>, run_chosen<F16>)
+RR_KERNEL(bf16_id, RR_ROW_EXACT, "mul_mat_id", supports_chosen<BF16>, workspace_chosen,
+          tasks_chosen<BF16>, run_chosen<BF16>)
 #if RR_PRIORITY == 0
 RR_PACKER(pack_f32, RR_F32, RR_LAYOUT_ROWS16, packed_bytes<F32>, pack<F32>)
 RR_PACKER(pack_f16, RR_F16, RR_LAYOUT_ROWS16, packed_bytes<F16>, pack<F16>)

@@ -24,7 +24,8 @@ struct Iq4Xs {
     for (int64_t b = 0; b < blocks; ++b, row += kWeightBytes, unit += kUnit) {
       memcpy(group + 32 * b + 2 * lane, row, 2);
       for (int j = 0; j < 8; ++j) {
-        const int low = row[4 + j / 2] >> (j % 2 * 4) & 15, high = row[2 + j / 4] >> (j % 4 * 2) & 3;
+        const int low = row[4 + j / 2] >> (j % 2 * 4) & 15,
+                  high = row[2 + j / 4] >> (j % 4 * 2) & 3;
         unit[16 * j + lane] = static_cast<uint8_t>((low | high << 4) - 32);
         pack_nibbles(row + 8 + 16 * j, unit + kCodes + 256 * j, lane);
       }

@@ -31,8 +31,8 @@ struct Q3_K : SignedK<Q3_K> {
         pack_pairs(row + 32 + 32 * (j / 8) + 16 * (j % 2), j / 2 % 4 * 2, piece + 64 * (j % 2));
         const uint8_t* third = row + 16 * (j % 2);
         for (int i = 0; i < 16; ++i)
-          piece[128 + i % 4] |= static_cast<uint8_t>((third[i] >> (j / 2) & 1)
-                                                     << (i / 4 + 4 * (j % 2)));
+          piece[128 + i % 4] |=
+              static_cast<uint8_t>((third[i] >> (j / 2) & 1) << (i / 4 + 4 * (j % 2)));
       }
     }
   }

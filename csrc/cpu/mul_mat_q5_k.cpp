@@ -1,5 +1,5 @@
-// mul_mat with q5_k weights: 256 values, d and dmin f16, eight 6-bit scales s and minima m, 5-bit q.
-// y = d * s_j * q - dmin * m_j in sub-block j of 32 values.
+// mul_mat with q5_k weights: 256 values, d and dmin f16, eight 6-bit scales s and minima m, 5-bit
+// q. y = d * s_j * q - dmin * m_j in sub-block j of 32 values.
 //
 // The nibbles of two sub-blocks are followed by two vectors [row][4] of fifth bits, the first for
 // k = 0 .. 15 of each sub-block: bits 0 .. 3 of its byte j belong to k = 4i + j of the even one,

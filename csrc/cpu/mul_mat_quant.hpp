@@ -7,6 +7,7 @@
 // does not depend on the other rows, nor on threads.
 #pragma once
 
+#include "mul_mat_id.hpp"
 #include "quantise.hpp"
 
 namespace {
@@ -14,6 +15,7 @@ namespace {
 constexpr int kLanes = 16;
 constexpr int64_t kChunk = 1024;      // values of k whose weights stay in the first-level cache
 constexpr int64_t kColumns = 256;     // rows of x that are quantised and used at a time
+constexpr int64_t kPairs = 1024;      // the same of mul_mat_id
 constexpr int64_t kManyColumns = 32;  // above: chunks outside, groups inside
 constexpr int64_t kNear = 8192, kFar = 32768;  // bytes that weights are asked for in advance
 // Bytes of weights and values of x that one thread is through with before two have met.
@@ -84,6 +86,15 @@ struct Product {
     rows = w.shape[0];
     group_bytes = W::group_bytes(w.shape[1]);
     for (int64_t c = 0; c < n; ++c) y[c] = reinterpret_cast<float*>(row_ptr(out, first + c));
+  }
+
+  // One expert's weight and the columns that chose it.
+  Product(const Columns<W>& chosen, const uint8_t* matrix, const rr_tensor& out) : columns(chosen) {
+    weight = matrix;
+    rows = out.shape[out.rank - 1];
+    group_bytes = W::group_bytes(columns.blocks * kBlock);
+    for (int64_t c = 0; c < columns.n; ++c)
+      y[c] = reinterpret_cast<float*>(row_ptr(out, columns.number(c)));
   }
 
   // One chunk of k of one group, times all columns.
@@ -170,6 +181,97 @@ int32_t tasks_quantised(const rr_node* node) {
   return static_cast<int32_t>(groups > n ? groups : n);
 }
 
+// Of mul_mat_id: bytes of quantised columns, all of one part, in whole cache lines.
+template <class W>
+int64_t chosen_bytes(const rr_node* node) {
+  const int64_t pairs = numel(node->inputs[2]), blocks = node->inputs[1].shape[2] / kBlock;
+  return ((pairs < kPairs ? pairs : kPairs) * blocks * Columns<W>::kRecord + 63) / 64 * 64;
+}
+
+template <class W>
+size_t workspace_chosen(const rr_node* node, int32_t n_threads) {
+  return static_cast<size_t>(chosen_bytes<W>(node)) +
+         static_cast<size_t>(n_threads) * routing_bytes(node);
+}
+
+// Products of the pairs of `part`: each expert's columns are quantised for themselves, so that
+// they lie together.
+template <class W>
+struct Chosen {
+  const Routing& routing;
+  Range part;
+  rr_tensor x, w, y;
+  uint8_t* memory;
+
+  Columns<W> columns(Segment s) const {
+    const int64_t blocks = w.shape[2] / kBlock;
+    uint8_t* at = memory + (s.first - part.begin) * blocks * Columns<W>::kRecord;
+    return {x, at, s.first, s.n, blocks, routing.order};
+  }
+
+  void quantise(const rr_exec* exec) const {
+    const int64_t blocks = w.shape[2] / kBlock;
+    const Range units = split(exec, (part.end - part.begin) * blocks);
+    routing.each_segment(part, [&](Segment s) {
+      const int64_t start = (s.first - part.begin) * blocks, end = start + s.n * blocks;
+      const int64_t from = units.begin > start ? units.begin : start;
+      const int64_t to = units.end < end ? units.end : end;
+      if (from < to) columns(s).quantise({from - start, to - start});
+    });
+  }
+
+  void run(const rr_exec* exec, int64_t round) const {
+    const int64_t expert_bytes = packed_size<W>(w.shape[1], w.shape[2]);
+    const int64_t groups = (w.shape[1] + kLanes - 1) / kLanes;
+    routing.share(exec, part, groups, round, [&](Segment s, Range mine) {
+      const auto* matrix = static_cast<const uint8_t*>(w.data) + s.expert * expert_bytes;
+      Product<W>(columns(s), matrix, y).run(mine);
+    });
+  }
+};
+
+template <class W>
+void run_chosen(const rr_node* node, const rr_exec* exec) {
+  auto* memory = static_cast<uint8_t*>(exec->workspace);
+  Routing routing;
+  if (!route(
+          node, exec,
+          memory + chosen_bytes<W>(node) + static_cast<size_t>(exec->thread) * routing_bytes(node),
+          &routing))
+    return;
+  clear_unrouted(node, exec);
+  for (int64_t first = 0; first < routing.pairs; first += kPairs) {
+    const int64_t left = routing.pairs - first;
+    const Chosen<W> chosen = {routing,
+                              {first, first + (left < kPairs ? left : kPairs)},
+                              rows_of_pairs(node),
+                              node->inputs[1],
+                              node->outputs[0],
+                              memory};
+    if (first > 0) exec->barrier(exec);
+    chosen.quantise(exec);
+    exec->barrier(exec);
+    chosen.run(exec, first / kPairs);
+  }
+}
+
+template <class W>
+int supports_chosen(const rr_node* node, char* why, size_t size) {
+  const rr_tensor& w = node->inputs[1];
+  if (!supports_routing(node, why, size)) return 0;
+  if (w.dtype != W::kType || w.layout != RR_LAYOUT_ROWS16) return refuse(why, size, W::kRefusal);
+  if (w.shape[2] % W::kWeightBlock != 0) return refuse(why, size, "K needs to be whole blocks");
+  return 1;
+}
+
+template <class W>
+int32_t tasks_chosen(const rr_node* node) {
+  const rr_tensor& w = node->inputs[1];
+  const int64_t weight = most_experts(node) * packed_size<W>(w.shape[1], w.shape[2]);
+  const bool small = numel(node->inputs[2]) * w.shape[2] < kSmallRows && weight < kSmallWeight;
+  return small ? 1 : INT32_MAX;
+}
+
 template <class W>
 size_t packed_bytes(int64_t rows, int64_t cols) {
   return static_cast<size_t>(packed_size<W>(rows, cols));
@@ -204,4 +306,6 @@ RR_INLINE int64_t scale_table(int64_t blocks) {
 #define RR_QUANTISED_PRODUCT(W)                                                             \
   RR_KERNEL(kernel, RR_ROW_EXACT, "mul_mat", supports_quantised<W>, workspace_quantised<W>, \
             tasks_quantised<W>, run_quantised<W>)                                           \
+  RR_KERNEL(kernel_id, RR_ROW_EXACT, "mul_mat_id", supports_chosen<W>, workspace_chosen<W>, \
+            tasks_chosen<W>, run_chosen<W>)                                                 \
   RR_QUANTISED_PACKER(W)

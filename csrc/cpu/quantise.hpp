@@ -138,16 +138,18 @@ RR_INLINE void quantise_four(const float* const (&at)[4], uint8_t* const (&to)[4
   }
 }
 
-// Columns [first, first + n) of x, quantised into memory. W, the weight format, has kExtras words
-// per block made by extras(scale, low, high): of sums over a block's halves if kHalves is set, else
-// low is the sum over all of it.
+// Columns [first, first + n) of x, quantised into memory; with `order`, those are the columns that
+// it lists there. W, the weight format, has kExtras words per block made by extras(scale, low,
+// high): of sums over a block's halves if kHalves is set, else low is the sum over all of it.
 template <class W>
 struct Columns {
   static constexpr int64_t kRecord = 36 + 4 * W::kExtras;
   const rr_tensor& x;
   uint8_t* memory;
   int64_t first, n, blocks;
+  const int32_t* order = nullptr;
 
+  RR_INLINE int64_t number(int64_t c) const { return order ? order[first + c] : first + c; }
   RR_INLINE int width(int64_t c) const {
     const int64_t left = n - c / kTile * kTile;
     return static_cast<int>(left < kTile ? left : kTile);
@@ -159,7 +161,7 @@ struct Columns {
     for (int64_t u = units.begin; u < units.end;) {
       const int64_t c = u / blocks, begin = u % blocks;
       const int64_t left = units.end - c * blocks, end = left < blocks ? left : blocks;
-      const float* row = reinterpret_cast<const float*>(row_ptr(x, first + c));
+      const float* row = reinterpret_cast<const float*>(row_ptr(x, number(c)));
       uint8_t* out = tile(c);
       for (int64_t b = begin; b < end; b += 4) {
         const float* at[4];

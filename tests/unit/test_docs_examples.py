@@ -102,6 +102,13 @@ def test_python_of_the_page_runs(page: str, capsys: pytest.CaptureFixture[str]) 
     assert want and capsys.readouterr().out.startswith(want)
 
 
+def test_the_backend_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    scope: dict[str, object] = {}
+    for block in blocks("docs/adding-a-backend.md", "python"):
+        exec(block, scope)
+    assert capsys.readouterr().out == blocks("docs/adding-a-backend.md", "text")[0]
+
+
 PAGES = ["README.md", *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
 
 
