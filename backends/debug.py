@@ -37,6 +37,11 @@ def watched(backend: Backend) -> Backend:
     return WatchedBackend(backend, wanted)
 
 
+def unwatched(backend: Backend) -> Backend:
+    """What a watched backend watches, and any other itself."""
+    return backend.inner if isinstance(backend, WatchedBackend) else backend
+
+
 def note(lines: Iterable[str]) -> None:
     """Lines to standard error, marked so that checksums can be told apart."""
     sys.stderr.write("".join(f"riverrun: {line}\n" for line in lines))
@@ -48,7 +53,7 @@ class WatchedBackend(Backend):
     def __init__(self, inner: Backend, wanted: int) -> None:
         self.inner, self.wanted = inner, wanted
         self.name, self.threads, self.kernels = inner.name, inner.threads, inner.kernels
-        threads = f", {inner.threads} threads" if inner.threads else ""
+        threads = f", threads {inner.threads}" if inner.threads else ""
         note([f"device {inner.name}{threads}"])
 
     def supports(self, node: Node) -> Support:

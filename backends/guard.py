@@ -31,7 +31,7 @@ class Guards:
         start = MARGIN + -(whole.ctypes.data + MARGIN) % align
         whole[start : start + size] = 0
         self._buffers.append((whole, start, size))
-        return whole[start : start + size]
+        return np.ndarray((size,), np.uint8, whole.data, start)
 
     def copy(self, raw: np.ndarray, name: str) -> np.ndarray:
         """A named buffer with these bytes."""
@@ -55,8 +55,8 @@ class Guards:
             if changed.size:
                 name = self._names.get(whole.ctypes.data + start, "packed weights or a buffer")
                 at = int(changed[0])
-                place = f"{-at} bytes before" if at < 0 else f"{at - size} bytes past the end of"
-                return f"wrote {place} {name}, which has {size} bytes"
+                place = f"{-at} before" if at < 0 else f"{at - size + 1} past the end of"
+                return f"wrote byte {place} {name}, which has {size} bytes"
         return ""
 
 

@@ -54,7 +54,7 @@ def build(case: BoundCase) -> Built:
 
 def outline(case: BoundCase) -> Node:
     """The node of a case without any values: enough to ask a backend whether it takes it."""
-    specs = [d and TensorSpec(d.shape, d.dtype) for d in case.inputs]
+    specs = [None if d is None else TensorSpec(d.shape, d.dtype) for d in case.inputs]
     return _build(case, specs).node
 
 
@@ -147,7 +147,9 @@ def run_case(backend: Backend, case: BoundCase, kind: str = "step") -> CaseResul
         support = backend.supports(built.node)
         if not support.ok:
             return CaseResult(case.id, "refused", support.why or "no reason given")
-        why = _wrong(case, built, execute(backend, built, kind), errors)
+        trial = Trial(backend, built, kind)
+        trial.bound.run()
+        why = trial.fault() or _wrong(case, built, trial.bound.outputs, errors)
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
     return CaseResult(case.id, "failed" if why else "passed", why, errors)
@@ -178,7 +180,8 @@ def execute(
     beside a value in the arena, or to an input or constant."""
     trial = Trial(backend, built, kind)
     trial.bound.run(rows)
-    trial.check()
+    if fault := trial.fault():
+        raise AssertionError(f"{built.graph.name}: {fault}")
     return {k: np.ascontiguousarray(v) for k, v in trial.bound.outputs.items()}
 
 
@@ -210,11 +213,9 @@ class Trial:
         for name, array in built.inputs.items():
             self.bound.inputs[name][...] = array
 
-    def check(self) -> None:
-        """Raise AssertionError for the first thing that a run wrote and should not have."""
-        why = self.guards.breach() or self._spilled() or self._altered()
-        if why:
-            raise AssertionError(f"{self.built.graph.name}: the run {why}")
+    def fault(self) -> str:
+        """The first thing that a run wrote and should not have, "" for nothing."""
+        return self.guards.breach() or self._spilled() or self._altered()
 
     def _spilled(self) -> str:
         """Bytes of the arena that belong to no value stay as they were."""

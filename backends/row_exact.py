@@ -10,7 +10,7 @@ import numpy as np
 
 from ..graph import HostTensor, TensorSpec
 from ..graph.case import BoundCase, Rand
-from ..graph.errors import GraphError
+from ..graph.errors import BackendError, GraphError
 from ..graph.spec import contiguous_strides
 from .base import Backend
 from .harness import Built, CaseResult, Trial, build
@@ -158,7 +158,8 @@ def _run(backend: Backend, built: Built) -> list[np.ndarray]:
     """The bytes of each row of each output."""
     trial = Trial(backend, built)
     trial.bound.run()
-    trial.check()
+    if fault := trial.fault():
+        raise BackendError(fault)
     found = [trial.bound.outputs[label] for label in built.node.op.outputs]
     return [_bytes_of_rows(a) for a in found]
 

@@ -92,7 +92,7 @@ def _case(node: Node, n: int, kind: str, inputs: dict[str, np.ndarray]) -> Model
     shapes: list[str] = []
     for i, value in enumerate(node.inputs):
         name = names[min(i, len(names) - 1)]
-        declared.append(value and _declared(node, name, value, inputs))
+        declared.append(None if value is None else _declared(node, name, value, inputs))
         strides.append(value.spec.strides if value is not None else None)
         if value is not None:
             shape = "x".join(map(str, value.shape))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import riverrun.ops  # noqa: F401
 from riverrun.backends.cpu import CpuBackend
+from riverrun.backends.guard import PATTERN
 from riverrun.backends.harness import Built, execute
 from riverrun.graph import Graph, Value
 
@@ -48,6 +49,11 @@ def compute(
 def bits(x: np.ndarray) -> np.ndarray:
     """The bytes of an array, in which -0.0 and NaN compare as they are."""
     return np.ascontiguousarray(x).view(np.uint8)
+
+
+def unwritten(x: np.ndarray) -> bool:
+    """Whether memory is still as the harness filled it."""
+    return bool(np.isin(bits(x), PATTERN).all())
 
 
 def normal(seed: int, *shape: int) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from riverrun.backends import Backend, Plan, open_backend
-from riverrun.backends.debug import watched
+from riverrun.backends.debug import unwatched, watched
 from riverrun.backends.scheduler import SplitBackend
 from riverrun.graph import Graph, Value
 
@@ -31,7 +31,7 @@ def compile(
         if graph.outputs.get(name) != value:
             graph.output(name, value)
     if isinstance(device, str):
-        backend = open_backend(device)
-    else:
-        backend = watched(device if isinstance(device, Backend) else SplitBackend(device))
-    return backend.compile(graph, kind)
+        device = open_backend(device)
+    elif not isinstance(device, Backend):
+        device = SplitBackend([unwatched(backend) for backend in device])
+    return watched(device).compile(graph, kind)

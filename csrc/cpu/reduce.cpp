@@ -82,6 +82,15 @@ void run_mean(const rr_node* node, const rr_exec* exec) {
   reduce(node, exec, true);
 }
 
+// One running sum along a row.
+void run_along(const float* x, int64_t n, float* y) {
+  double sum = 0.0;
+  for (int64_t i = 0; i < n; ++i) {
+    sum += static_cast<double>(x[i]);
+    y[i] = static_cast<float>(sum);
+  }
+}
+
 void run_cumsum(const rr_node* node, const rr_exec* exec) {
   const Slices s(node);
   rr_tensor ends = node->outputs[0];
@@ -89,13 +98,14 @@ void run_cumsum(const rr_node* node, const rr_exec* exec) {
   const int64_t step = ends.strides[axis];
   ends.shape[axis] = 1;
   each_part(s, exec, [&](int64_t row, int64_t column, int64_t count) {
-    char* y = row_ptr(ends, row) + column * 4;
+    char *x = row_ptr(s.starts, row) + column * 4, *y = row_ptr(ends, row) + column * 4;
+    if (s.along_last)
+      return run_along(reinterpret_cast<float*>(x), s.n, reinterpret_cast<float*>(y));
     double sums[kColumns];
-    run_down(row_ptr(s.starts, row) + column * 4, s.n, s.step, count, sums,
-             [=](const double* now, int64_t i) {
-               float* out = reinterpret_cast<float*>(y + i * step);
-               for (int64_t c = 0; c < count; ++c) out[c] = static_cast<float>(now[c]);
-             });
+    run_down(x, s.n, s.step, count, sums, [=](const double* now, int64_t i) {
+      float* out = reinterpret_cast<float*>(y + i * step);
+      for (int64_t c = 0; c < count; ++c) out[c] = static_cast<float>(now[c]);
+    });
   });
 }
 

@@ -1,4 +1,4 @@
-"""The reference on an array module: what stays in it, what goes through the host, what comes out."""
+"""The reference on an array module: what stays in it, what goes through the host, the results."""
 
 from __future__ import annotations
 
