@@ -9,6 +9,7 @@ from .base import Pools
 # Read as f32, f16 or bf16 it is NaN, and as an integer a value that no test expects.
 PATTERN = np.array([0xA5, 0xFF], np.uint8)
 MARGIN = 256
+UNWRITTEN = 0xFF  # every byte of memory that a run should fill: NaN as a float
 
 
 def pattern(size: int, start: int = 0) -> np.ndarray:
@@ -61,10 +62,10 @@ class Guards:
 
 
 class FilledPools(Pools):
-    """Pools whose scratch holds the pattern, so that nobody can rely on what was there."""
+    """Pools whose scratch is full of UNWRITTEN, so that nobody can rely on what was there."""
 
     def scratch(self, size: int, part: str = "arena") -> np.ndarray:
         """As in Pools, filled anew at each request."""
         memory = super().scratch(size, part)
-        memory[...] = pattern(memory.size)
+        memory[...] = UNWRITTEN
         return memory

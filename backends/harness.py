@@ -16,7 +16,7 @@ from ..graph.case import BoundCase
 from ..graph.codec import decode, encode
 from ..graph.errors import GraphError
 from .base import Backend, BoundPlan, Plan, Pools, allocating
-from .guard import FilledPools, Guards, pattern
+from .guard import UNWRITTEN, FilledPools, Guards, pattern
 from .tolerance import bound
 
 
@@ -111,14 +111,16 @@ def widened(spec: TensorSpec, strides: tuple[int, ...] | None) -> tuple[int, ...
     Raises GraphError where there is none, as for axes in another order."""
     if strides is None or spec.size == 0:
         return spec.shape
-    extents, step = [spec.shape[0]], spec.dtype.nbytes
-    for n, outer, at in zip(spec.shape[:0:-1], strides[-2::-1], spec.shape[-2::-1], strict=True):
-        # The stride of an axis with one element is never used.
-        extent = n if at == 1 else outer // step
-        if extent < n or (at > 1 and outer % step):
-            raise GraphError(f"strides {strides} of {spec} are not those of a part of a tensor")
-        extents.insert(1, extent)
-        step *= extent
+    extents, step = list(spec.shape), spec.dtype.nbytes
+    # The stride of an axis with one element is never used, so it says nothing.
+    used = [axis for axis, n in enumerate(spec.shape) if n > 1 or axis == spec.rank - 1]
+    fits = not used or spec.shape[-1] == 1 or strides[-1] == step
+    for outer, axis in zip(used[-2::-1], used[:0:-1], strict=True):
+        extents[axis] = strides[outer] // step
+        fits = fits and strides[outer] % step == 0 and extents[axis] >= spec.shape[axis]
+        step = strides[outer]
+    if not fits:
+        raise GraphError(f"strides {strides} of {spec} are not those of a part of a tensor")
     return tuple(extents)
 
 
@@ -188,7 +190,7 @@ def execute(
 class Trial:
     """A graph that is compiled, bound to guarded memory, and filled.
 
-    bound: the bound plan, whose arena and workspace hold the pattern of backends/guard.py."""
+    bound: the bound plan; its arena and workspace are full of guard.UNWRITTEN."""
 
     def __init__(self, backend: Backend, built: Built, kind: str = "step") -> None:
         self.built, self.guards = built, Guards()
@@ -223,7 +225,7 @@ class Trial:
         for value, place in self.plan.memory.places.items():
             if place.kind == "arena":
                 free[place.offset : place.offset + _span(value.spec)] = False
-        changed = np.flatnonzero(free & (self._arena != pattern(free.size)))
+        changed = np.flatnonzero(free & (self._arena != UNWRITTEN))
         return f"wrote byte {changed[0]} of the arena, beside any value" if changed.size else ""
 
     def _altered(self) -> str:
