@@ -15,7 +15,7 @@ CXX_FILES := $(wildcard csrc/*/*.cpp csrc/*/*.hpp csrc/*/*.h)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-full check lint stub stub-check docs docs-check bench build clean FORCE
+.PHONY: help run test test-full check lint stub stub-check docs docs-check support bench build clean FORCE
 
 help:
 	@echo "make run         install, and continue a prompt with the bundled model"
@@ -25,6 +25,7 @@ help:
 	@echo "make bench       tokens per second of the bundled model (ARGS='--json')"
 	@echo "make build       compile in place for working on the code: PYTHONPATH=.dev"
 	@echo "make stub docs   rewrite the generated files"
+	@echo "make support     count anew which backend takes how many cases of each op"
 	@echo "make clean       remove what was built; the virtual environment stays"
 
 run: $(VENV)/.installed
@@ -52,6 +53,10 @@ stub docs: $(VENV)/.installed
 
 stub-check docs-check: $(VENV)/.installed
 	$(BIN)/python -m riverrun.tools.$(MODULE) --check
+
+# tests/ops fails when a count in this table falls.
+support: $(VENV)/.installed
+	$(BIN)/riverrun test-ops --support --write tests/ops/support.json
 
 bench: $(VENV)/.installed
 	$(BIN)/riverrun bench $(ARGS)

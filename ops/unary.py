@@ -24,8 +24,9 @@ def silu(x: np.ndarray) -> np.ndarray:
 
 
 def gelu_tanh(x: np.ndarray) -> np.ndarray:
-    """The tanh approximation of x times the normal distribution function (Hendrycks 2016)."""
-    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    """The tanh approximation of x times the normal distribution function (Hendrycks 2016), with
+    (1 + tanh u) / 2 as sigmoid(2 u), which keeps its lower tail exact."""
+    return x * sigmoid(2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))
 
 
 _erfc = np.vectorize(math.erfc, otypes=[np.float64])

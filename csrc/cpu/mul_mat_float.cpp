@@ -13,6 +13,7 @@ constexpr int kLanes = 16;
 constexpr int64_t kChunk = 512;       // values of k whose weights stay in cache
 constexpr int64_t kColumns = 256;     // rows of x that are used at a time
 constexpr int64_t kManyColumns = 32;  // above: chunks outside, groups inside
+static_assert(kSegmentColumns <= kColumns);
 // Bytes of weights, alone and times rows of x, that one thread is through with before two have met.
 constexpr int64_t kSmallWeight = 1 << 16, kSmallWork = 1 << 20;
 

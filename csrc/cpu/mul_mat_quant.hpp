@@ -17,6 +17,7 @@ constexpr int64_t kChunk = 1024;      // values of k whose weights stay in the f
 constexpr int64_t kColumns = 256;     // rows of x that are quantised and used at a time
 constexpr int64_t kPairs = 1024;      // the same of mul_mat_id
 constexpr int64_t kManyColumns = 32;  // above: chunks outside, groups inside
+static_assert(kSegmentColumns <= kColumns);
 constexpr int64_t kNear = 8192, kFar = 32768;  // bytes that weights are asked for in advance
 // Bytes of weights and values of x that one thread is through with before two have met.
 constexpr int64_t kSmallWeight = 1 << 16, kSmallRows = 1 << 15;

@@ -19,7 +19,23 @@ from riverrun.graph.dtype import dtype
 from riverrun.graph.errors import BackendError
 
 FLOATS = ("f32", "f16", "bf16")
-BLOCKS = ("q8_0", "q5_0", "q4_k", "q6_k")
+# Block types, and where a block has its f16 scales.
+SCALES: dict[str, tuple[int, ...]] = {
+    "q8_0": (0,),
+    "q4_0": (0,),
+    "q4_1": (0, 2),
+    "q5_0": (0,),
+    "q5_1": (0, 2),
+    "iq4_nl": (0,),
+    "mxfp4": (),
+    "q2_k": (80, 82),
+    "q3_k": (108,),
+    "q4_k": (0, 2),
+    "q5_k": (0, 2),
+    "q6_k": (208,),
+    "iq4_xs": (0,),
+}
+BLOCKS = tuple(SCALES)
 TYPES = FLOATS + BLOCKS
 COUNTS = (*range(1, 18), 33, 65, 260)
 # Two whole stretches of k that sums are cut at and a part of one; four groups of rows and a part
@@ -170,27 +186,41 @@ def test_zero_and_vanishing_rows(kind: str) -> None:
     assert np.isfinite(y[2]).all()
 
 
-def extreme(kind: str, m: int, k: int, fill: int) -> np.ndarray:
-    """Blocks whose codes are all `fill` bytes and whose f16 scales are 1 (q4_k: and 2)."""
+def scaled(kind: str, m: int, blocks: np.ndarray, scales: tuple[float, float]) -> np.ndarray:
+    """Encoded bytes of m rows of a block's bytes, or of all blocks', with other f16 scales."""
     d = dtype(kind)
-    blocks = np.full((m * k // d.block, d.nbytes), fill, np.uint8)
-    one = np.array([1, 2], "<f2").view(np.uint8)
-    if kind == "q6_k":
-        blocks[:, 208:210] = one[:2]
-    elif kind == "q4_k":
-        blocks[:, :4] = one
-    else:
-        blocks[:, :2] = one[:2]
-    return blocks.reshape(-1)
+    raw = np.broadcast_to(blocks, (m * 512 // d.block, d.nbytes)).astype(np.uint8)
+    for at, scale in zip(SCALES[kind], scales, strict=False):
+        raw[:, at : at + 2] = np.array([scale], "<f2").view(np.uint8)
+    if kind == "mxfp4":
+        raw[:, 0] = 128 + np.log2(scales[0])
+    return raw.reshape(-1)
 
 
 @pytest.mark.parametrize("fill", [0x00, 0x7F, 0x80, 0xFF])
 @pytest.mark.parametrize("kind", BLOCKS)
 def test_extreme_codes_are_exact(kind: str, fill: int) -> None:
-    m, k, raw = 17, 512, extreme(kind, 17, 512, fill)
+    m, k = 17, 512
+    raw = scaled(kind, m, np.array(fill), (1, 2))
     x = np.ones((5, k), np.float32)
     x[1], x[2, ::2], x[3, 1::4], x[4, :7] = -1, -1, -1, -1
     check_close(product(kind, 127 * x, raw, m), expected(kind, 127 * x, raw, m))
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_every_bit_of_a_block_is_where_it_should_be(kind: str) -> None:
+    m, k, d = 33, 512, dtype(kind)
+    drawn = np.random.default_rng(2).integers(0, 256, (m * k // d.block, d.nbytes))
+    raw, x = scaled(kind, m, drawn, (0.25, 0.5)), normal(11, 9, k)
+    check_close(product(kind, x, raw, m), expected(kind, x, raw, m))
+
+
+@pytest.mark.parametrize("e, size", [(0, 3e5), (1, 3e5), (2, 3e5), (253, 1e-3), (254, 1e-3)])
+def test_the_ends_of_the_scales_of_mxfp4(e: int, size: float) -> None:
+    raw = np.full((17 * 2, 17), 0x91, np.uint8)  # +1 and -1
+    raw[:, 0] = e
+    x = size * normal(12, 3, 64)
+    check_close(product("mxfp4", x, raw.reshape(-1), 17), expected("mxfp4", x, raw.reshape(-1), 17))
 
 
 def test_padding_rows_are_not_needed() -> None:
@@ -219,8 +249,8 @@ def lookup(kind: str, raw: np.ndarray, shape: tuple[int, int], ids: list[int]) -
 
 
 # Where a block's floats have their upper bytes.
-UPPER_BYTES = {"f32": [3], "f16": [1], "bf16": [1], "q8_0": [1], "q5_0": [1], "q4_k": [1, 3]}
-UPPER_BYTES["q6_k"] = [209]
+UPPER_BYTES = {"f32": [3], "f16": [1], "bf16": [1]}
+UPPER_BYTES |= {kind: [at + 1 for at in places] for kind, places in SCALES.items()}
 
 
 @pytest.mark.parametrize("kind", TYPES)

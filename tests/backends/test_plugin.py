@@ -109,3 +109,18 @@ def _one_add() -> tuple[rr.Graph, object]:
     g = rr.Graph()
     x = g.input("x", (2,))
     return g, g.add(x, x)
+
+
+def test_it_runs_inside_a_mixed_graph(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, str(toy))
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((16, 8)).astype(np.float32)
+    x = rng.standard_normal((3, 8)).astype(np.float32)
+    results = []
+    for device in ("toy,cpu", "cpu", "reference"):
+        g = rr.Graph()
+        v = g.input("x", (3, 8))
+        h = g.silu(g.mul_mat(g.rms_norm(v, eps=1e-6), g.constant(w)))
+        results.append(rr.compile(g, g.add(h, h), device=device)(x=x))
+    np.testing.assert_allclose(results[0], results[2], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(results[1], results[2], rtol=1e-5, atol=1e-6)

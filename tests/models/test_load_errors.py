@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import riverrun as rr
 from riverrun.graph.errors import GgufError, ModelError
+from riverrun.ops.mul_mat import WEIGHT_TYPES
 from tiny_models import N_EMBD, N_VOCAB, VARIANTS, TinyModel, Typed
 
 NAN, INF = math.nan, math.inf
 HEADS, KV = "attention.head_count", "attention.head_count_kv"
 SCALING, EPS = "rope.scaling", "attention.layer_norm_rms_epsilon"
 ABSENT = object()
-MATRIX_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_0", "q4_k", "q6_k")
 
 
 def refusal(model: TinyModel, folder: Path, error: type[ModelError] = ModelError) -> str:
@@ -190,7 +190,7 @@ def test_all_wrong_tensors_in_one_error(tmp_path: Path) -> None:
         "blk.1.attn_k.weight has shape (64, 64), expected (32, 64), "
         "blk.1.ffn_down.weight has shape (96, 64), expected (64, 96)",
         "of unsupported type (requantise the model): blk.0.attn_norm.weight is f16, expected f32, "
-        f"blk.0.ffn_up.weight is i8, expected {' or '.join(MATRIX_TYPES)}",
+        f"blk.0.ffn_up.weight is i8, expected {' or '.join(WEIGHT_TYPES)}",
     ]
 
 

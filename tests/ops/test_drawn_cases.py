@@ -123,6 +123,7 @@ def fits(case: BoundCase) -> bool:
 SEEN: dict[str, int] = {}
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # means of no elements
 @settings(
     max_examples=600,
     derandomize=True,

@@ -15,6 +15,7 @@ import riverrun.models.quant
 import riverrun.ops  # noqa: F401
 from riverrun.graph import dtype, host_tensor, make_op
 from riverrun.graph.errors import BackendError
+from riverrun.ops.mul_mat import WEIGHT_TYPES
 
 WIDE = [0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 3.0, -3.0, 7.5, -7.5, 19.9, 20.0, 20.1, 12.0, -12.0]
 
@@ -173,7 +174,7 @@ def test_mul_mat_by_hand() -> None:
     assert y.tolist() == [[11, 17, 2], [-4, -6, -1]]
 
 
-@pytest.mark.parametrize("of", ["f32", "f16", "bf16", "q8_0", "q5_0", "q4_k", "q6_k"])
+@pytest.mark.parametrize("of", WEIGHT_TYPES)
 @pytest.mark.parametrize("scale", [1.0, 3e5])
 def test_mul_mat_with_exact_sums(of: str, scale: float) -> None:
     x = draw(7, 2, 3, 256, scale=scale)
