@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 
 from .. import _cpu
+from ..backends import open_backend
+from ..bench.op_support import support_table
 from ..graph.case import op_cases
 from ..graph.op import Op
 from ..ops import OPS
@@ -24,10 +26,11 @@ Generated from the op classes in `ops/` by `make docs`; do not edit. Each op is 
 
 Shapes are row-major, the last axis fastest. N tokens of all sequences lie flat; B sequences,
 H heads, D or S head size, R rows of a state, K planes of a ring. Cases are the inputs that every
-backend's result is held against the numpy reference with, and, apart, those for measuring.
+backend's result is held against the numpy reference with, and, apart, those for measuring; beside
+them stands how many of both the CPU backend takes ([testing-ops.md](testing-ops.md)).
 
-| op | result | CPU kernels | cases |
-|---|---|---|---|
+| op | result | CPU kernels | cases | taken |
+|---|---|---|---|---|
 """
 
 
@@ -89,13 +92,13 @@ def cases(cls: type[Op]) -> tuple[int, int]:
     return len(tags) - perf, perf
 
 
-def row(cls: type[Op]) -> str:
-    """The op's line in the table."""
+def row(cls: type[Op], taken: int) -> str:
+    """The op's line in the table; taken: the cases that the CPU backend takes."""
     none = "none" if cls.expand is Op.expand else "expanded"
     where = "view" if cls.view else ", ".join(levels(cls.name)) or none
     test, perf = cases(cls)
     results = ", ".join(cls.outputs)
-    return f"| [{cls.name}](#{cls.name}) | {results} | {where} | {test} + {perf} |\n"
+    return f"| [{cls.name}](#{cls.name}) | {results} | {where} | {test} + {perf} | {taken} |\n"
 
 
 def section(cls: type[Op]) -> str:
@@ -110,7 +113,9 @@ def section(cls: type[Op]) -> str:
 def generate() -> str:
     """The page's text."""
     known = [OPS[name] for name in sorted(OPS)]
-    return HEAD + "".join(map(row, known)) + "".join(map(section, known))
+    taken = {op: counts["cpu"] for op, counts in support_table([open_backend("cpu")]).items()}
+    rows = "".join(row(cls, taken[cls.name]) for cls in known)
+    return HEAD + rows + "".join(map(section, known))
 
 
 def main(arguments: list[str]) -> int:

@@ -18,6 +18,7 @@ from riverrun.backends.base import Backend, BoundPlan, Plan, Pools, Support, all
 from riverrun.backends.harness import run_case
 from riverrun.backends.reference import ReferenceBackend
 from riverrun.backends.row_exact import check_rows
+from riverrun.bench.measure import copy_bandwidth
 from riverrun.bench.model_cases import BEFORE, CONTEXT, model_cases, step_inputs
 from riverrun.bench.op_cases import find_cases, small_cases
 from riverrun.bench.op_support import losses
@@ -335,6 +336,14 @@ def test_only_what_passed_is_timed(
     outcome = run_cli(capsys, "test-ops", *chosen)
     (row,) = json.loads(outcome.out)["cases"]
     assert outcome.code == 1 and row["status"] == "failed" and "us" not in row
+
+
+def test_ceilings_are_plausible_rates() -> None:
+    cpu = backends.open_backend("cpu", 1)
+    rate = cpu.fma_rate()
+    assert rate is not None and 1e8 < rate < 1e13
+    assert backends.open_backend("reference").fma_rate() is None
+    assert 1e8 < copy_bandwidth(2, nbytes=8 << 20, repetitions=2) < 1e13
 
 
 def test_cases_from_a_model(capsys: pytest.CaptureFixture[str]) -> None:
