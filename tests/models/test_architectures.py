@@ -12,6 +12,7 @@ import pytest
 import riverrun as rr
 from numpy_models import logits as oracle
 from riverrun import _cpu
+from riverrun.models.step import Capacity, StepShape
 from tiny_models import N_VOCAB, VARIANTS, WINDOW, TinyModel
 
 DEVICES = ("reference", "cpu")
@@ -207,3 +208,8 @@ def test_the_oracle_feels_every_setting(setting: str) -> None:
     change(model)
     want = expected(variant)
     assert np.abs(oracle(model, prompt(40)) - want).max() > 1e-3 * np.abs(want).max()
+
+
+def test_a_decode_step_needs_little_more_memory_than_is_alive() -> None:
+    plan = rr.load(rr.DEMO_MODEL).plan(StepShape(1, 1, 1), Capacity(16, 16, 1), "step")
+    assert 0 < plan.memory.arena_bytes <= 1.1 * plan.memory.peak_bytes
