@@ -15,12 +15,13 @@ CXX_FILES := $(wildcard csrc/*/*.cpp csrc/*/*.hpp csrc/*/*.h)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-full check lint stub stub-check docs docs-check support bench build clean FORCE
+.PHONY: help run test test-full test-asan check lint stub stub-check docs docs-check support bench build clean FORCE
 
 help:
 	@echo "make run         install, and continue a prompt with the bundled model"
 	@echo "make test        install, and run the test suite (ARGS='tests/ops -k rope')"
 	@echo "make test-full   the same with long-running cases and a published model of 250 MB"
+	@echo "make test-asan   every case of every op under sanitizers"
 	@echo "make check       formatting, lints, types, generated files, fast tests"
 	@echo "make bench       tokens per second of the bundled model (ARGS='--json')"
 	@echo "make build       compile in place for working on the code: PYTHONPATH=.dev"
@@ -36,6 +37,18 @@ test: $(VENV)/.installed $(VENV)/.testing
 
 test-full: $(VENV)/.installed $(VENV)/.testing-full
 	$(BIN)/pytest $(ARGS) </dev/null
+
+# Every case of every op under the address and undefined-behaviour sanitizers, at every level.
+test-asan: $(VENV)/.installed $(VENV)/.testing
+	tools/dev_tree.sh build/asan/tree
+	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S . -B build/asan -G Ninja -DRIVERRUN_SANITIZE=ON -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
+	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/asan
+	ln -sfn $(CURDIR)/build/asan/_cpu*.so build/asan/tree/riverrun/
+	for isa in base avx2 avx512 avx512vnni; do \
+	  RIVERRUN_ISA=$$isa ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=build/asan/tree \
+	  LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
+	  $(BIN)/python tests/run_cases.py || exit 1; \
+	done
 
 check: lint stub-check docs-check
 	$(BIN)/pytest -m "not full" tests/house tests/unit tests/ops </dev/null

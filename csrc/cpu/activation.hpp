@@ -101,8 +101,10 @@ typedef double dvec __attribute__((vector_size(8 * kLanes)));  // as many lanes 
 [[maybe_unused]] inline vec log_vec(vec x) {
   const vec tiny = x < 0x1p-126f ? vec_of(1.0f) : vec{};
   const vec y = x < 0x1p-126f ? x * 0x1p23f : x;
-  const ivec k = ((ivec)y - 0x3f3504f3) >> 23;
-  const vec f = (vec)((ivec)y - (k << 23)) - 1.0f;
+  // Unsigned where the bits of negative numbers and NaN wrap around: those lanes are replaced
+  // below.
+  const ivec k = (ivec)((uvec)y - 0x3f3504f3u) >> 23;
+  const vec f = (vec)((uvec)y - ((uvec)k << 23)) - 1.0f;
   const vec of_k = __builtin_convertvector(k, vec) - 23.0f * tiny;
   const vec rest = fma_vec(of_k, vec_of(-2.12194440e-4f), twice_atanh_half((f + f) / (2.0f + f)));
   vec result = fma_vec(of_k, vec_of(0.693359375f), rest);
