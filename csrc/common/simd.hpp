@@ -164,10 +164,6 @@ inline V exp_lanes(V x, const Fma& fma) {
   return x;
 }
 
-[[maybe_unused]] inline v16 sigmoid16(v16 x) {
-  return splat(1.0f) / (splat(1.0f) + exp16(-x));
-}
-
 // One f16 as f32, in integer arithmetic; exact, subnormals, infinities and NaN included.
 [[maybe_unused]] inline float f16_to_f32(uint16_t h) {
 #if defined(__F16C__)

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import riverrun as rr
 from numpy_models import logits as oracle
-from riverrun import _cpu
 from riverrun.models.step import Capacity, StepShape
 from tiny_models import N_VOCAB, VARIANTS, WINDOW, TinyModel
 
@@ -40,21 +39,12 @@ def load(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Load]:
 
     @cache
     def get(variant: str, device: str, kind: str = "f32") -> rr.Model:
-        skip_without_kernels(variant, device)
         path: Path = folder / f"{variant}.{kind}.gguf"
         if not path.exists():
             tiny(variant, kind).write(path)
         return rr.load(path, device=device)
 
     yield get
-
-
-def skip_without_kernels(variant: str, device: str) -> None:
-    """Experts run on the CPU where its build has their kernels."""
-    if device == "cpu" and variant.startswith("qwen35moe"):
-        for op in ("topk_moe", "mul_mat_id", "sum"):
-            if op not in {k["op"] for k in _cpu.kernels()}:
-                pytest.skip(f"no CPU kernel of {op}")
 
 
 def tiny(variant: str, kind: str = "f32") -> TinyModel:
@@ -148,7 +138,6 @@ def test_half_precision_memory(load: Load, device: str, variant: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 def test_greedy_text(tmp_path: Path, device: str, variant: str) -> None:
     """From text to text, with the default memory: each token is the oracle's best."""
-    skip_without_kernels(variant, device)
     source = tiny(variant)
     source.vocab = "gpt2"
     model = rr.load(source.write(tmp_path / "model.gguf"), device=device)
