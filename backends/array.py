@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph import OPS, Graph, HostTensor, Node, Op, TensorSpec
+from ..graph import OPS, Graph, HostTensor, Node, Op, TensorSpec, Value
 from ..graph.case import BoundCase, op_cases
 from ..graph.codec import has_codec
 from .base import Backend, Pools, Support, prepare, require_weights
@@ -72,6 +72,11 @@ class BoundArray(BoundReference):
             return array
         backend = self.plan.backend
         return backend.module.asarray(super()._rounded(backend.to_host(array), spec))
+
+    def _store(self, value: Value, array: Any) -> Any:
+        backend = self.plan.backend
+        kept = super()._store(value, backend.to_host(array))
+        return array if value.spec.dtype.numpy is not None else backend.module.asarray(kept)
 
     def _out(self, array: Any, spec: TensorSpec) -> np.ndarray:
         return super()._out(self.plan.backend.to_host(array), spec)

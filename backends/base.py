@@ -48,9 +48,20 @@ class Pools:
         spec = self.specs[name]
         return self.states[name].view(spec.dtype.storage).reshape(spec.storage_shape)
 
-    def zero_row(self, name: str, row: int) -> None:
-        """Clear one row (axis 0) of a state."""
-        self.array(name)[row] = 0
+    def read(self, name: str, at: int | slice | tuple[int, ...]) -> np.ndarray:
+        """A copy, in host memory, of the part of a state that an index of its first axes names."""
+        return np.array(self.array(name)[at])
+
+    def write(self, name: str, at: int | slice | tuple[int, ...], values: np.ndarray | int) -> None:
+        """Set that part of a state."""
+        self.array(name)[at] = values
+
+    def copy(
+        self, name: str, src: int | slice | tuple[int, ...], dst: int | slice | tuple[int, ...]
+    ) -> None:
+        """Copy one part of a state over another, on its device."""
+        array = self.array(name)
+        array[dst] = array[src]
 
     def scratch(self, size: int, part: str = "arena") -> np.ndarray:
         """At least size bytes that any one run may use; larger requests get new memory. Parts of
@@ -163,6 +174,7 @@ class Backend(ABC):
     """One device kind. Instances are given to sessions; there is no global device."""
 
     name: str
+    on_host: bool = True  # whether states lie in host memory
     threads: int | None = None  # processor threads it computes with, where that is a choice
     # Per kernel: op, isa, row_exact and more. Empty where ops are not made of kernels.
     kernels: Sequence[Mapping[str, Any]] = ()

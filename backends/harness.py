@@ -86,7 +86,7 @@ def _build(case: BoundCase, tensors: list[Any]) -> Built:
             if tensor is not spec:
                 inputs[name] = _placed(wide, value.spec, tensor)
     node = g.apply(case.op, tuple(values))
-    for i, label in enumerate(cls.outputs):
+    for i, label in enumerate(node.output_names()):
         g.output(label, node.value(i))
     return Built(g, node, inputs, states)
 
@@ -163,7 +163,8 @@ def _wrong(
     """The first thing wrong with the outputs, "" for nothing; notes NMSEs in errors."""
     limit = bound(built.node)
     specs = built.node.specs
-    for label, spec, want in zip(type(case.op).outputs, specs, expected(case, specs), strict=True):
+    labels = built.node.output_names()
+    for label, spec, want in zip(labels, specs, expected(case, specs), strict=True):
         have = decode(spec.dtype, got[label], spec.shape)
         why = compare(have, want, limit, errors, label)
         if not why and label in case.op.writes:

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ..graph import Graph, HostTensor, Node, TensorSpec, Value
+from ..graph import DType, Graph, HostTensor, Node, TensorSpec, Value
 from ..graph.codec import decode, encode
+from ..graph.errors import BackendError, DTypeError
 from ..graph.memory import plan_memory
 from ..graph.verify import state_versions
 from .base import Backend, BoundPlan, Plan, Pools, Support, prepare, require_weights
@@ -77,14 +78,15 @@ class BoundReference(BoundPlan):
             start = time.perf_counter_ns()
             results = self._apply(node, [values[v] if v is not None else None for v in node.inputs])
             for index, array in enumerate(results):
-                values[node.value(index)] = self._rounded(array, node.specs[index])
-            for index in node.written():
-                if node.value(index) in self._roots:
-                    self._store(self._roots[node.value(index)], results[index])
+                value = node.value(index)
+                if index in node.written() and value in self._roots:
+                    values[value] = self._store(value, array)
+                else:
+                    values[value] = self._rounded(array, value.spec)
             if not node.op.view:
                 label = f"{node.op.name} {node.name}".strip()
                 times.append((label, time.perf_counter_ns() - start))
-        self.outputs = {k: self._out(values[v], v.spec) for k, v in self.plan.graph.outputs.items()}
+        self.outputs = {k: self._output(v, values[v]) for k, v in self.plan.graph.outputs.items()}
         return times
 
     def _apply(self, node: Node, args: list[Any]) -> tuple[Any, ...]:
@@ -110,9 +112,25 @@ class BoundReference(BoundPlan):
         """A value as the storage that callers read."""
         return stored(array, spec)
 
-    def _store(self, state: str, array: Any) -> None:
-        raw = self._out(array, self.pools.specs[state])
-        self.pools.states[state][...] = raw.reshape(-1).view(np.uint8)
+    def _output(self, value: Value, array: Any) -> np.ndarray:
+        """An output's storage; that of a state in blocks is the state's own."""
+        spec = value.spec
+        if spec.dtype.numpy is None and value in self._roots and not value.node.op.view:
+            raw = self.pools.states[self._roots[value]].copy()
+            return raw.view(spec.dtype.storage).reshape(spec.storage_shape)
+        return self._out(array, spec)
+
+    def _store(self, value: Value, array: Any) -> Any:
+        """Write a state's new version, and give its values as later nodes read them."""
+        raw, spec = self.pools.states[self._roots[value]], value.spec
+        if spec.dtype.numpy is not None:
+            raw[...] = self._out(array, spec).reshape(-1).view(np.uint8)
+            return array
+        try:
+            restore(raw, np.asarray(array, np.float32), spec.dtype)
+        except DTypeError as error:
+            raise BackendError(f"{value.node.op.name}: {error}") from None
+        return decode(spec.dtype, raw, spec.shape).copy()
 
 
 def stored(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
@@ -120,6 +138,19 @@ def stored(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
     if spec.dtype.numpy is not None:
         return np.ascontiguousarray(array, spec.dtype.numpy)
     return np.ascontiguousarray(encode(spec.dtype, array)).view(spec.dtype.storage)
+
+
+def restore(raw: np.ndarray, values: np.ndarray, of: DType) -> None:
+    """Bring flat storage of a block type or bf16 to new values, in place.
+
+    Blocks that decode to the very values wanted keep their bytes: encoding them again could give
+    others, and memory that was never written need not be encodable at all. Raises DTypeError, with
+    the storage as it was, for values that cannot be encoded."""
+    old = decode(of, raw, (values.size,)).reshape(-1, of.block)
+    new = np.ascontiguousarray(values).reshape(-1, of.block)
+    changed = (new.view(np.uint32) != old.view(np.uint32)).any(axis=-1)
+    blocks = raw.reshape(-1, of.nbytes)
+    blocks[changed] = encode(of, new[changed]).reshape(-1, of.nbytes)
 
 
 def _state_roots(graph: Graph) -> dict[Value, tuple[Node, int]]:

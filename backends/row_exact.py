@@ -25,7 +25,8 @@ _PER_TOKEN = {
     "ssm_conv": ("x",),
     "gated_delta_net": ("q", "k", "v", "g", "beta"),
 }
-_PER_SEQUENCE = ("block_table", "state_rows", "start", "head")
+_REPLAY = ("log_head", "n_replay", "n_held", "n_direct")
+_PER_SEQUENCE = ("block_table", "state_rows", "start", "head", *_REPLAY)
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,7 @@ def _run(backend: Backend, built: Built) -> list[np.ndarray]:
     trial.bound.run()
     if fault := trial.fault():
         raise BackendError(fault)
-    found = [trial.bound.outputs[label] for label in built.node.op.outputs]
+    found = [trial.bound.outputs[label] for label in built.node.output_names()]
     return [_bytes_of_rows(a) for a in found]
 
 
@@ -187,9 +188,8 @@ def _rowwise(backends: Sequence[Backend], case: GivenCase, sizes: Sequence[int])
             mixed[i][which >= 0] = rows[which[which >= 0]]
         built = build(_with(case, mixed))
         for backend in backends:
-            for label, rows, *single in zip(
-                case.op.outputs, _run(backend, built), *alone, strict=True
-            ):
+            labels = built.node.output_names()
+            for label, rows, *single in zip(labels, _run(backend, built), *alone, strict=True):
                 want = np.concatenate(single)[which[which >= 0]]
                 same = (rows[which >= 0] == want).all(1)
                 yield "" if same.all() else _differs(label, n, backend, which, same)
@@ -216,14 +216,16 @@ def _ragged(backends: Sequence[Backend], case: GivenCase, sizes: Sequence[int]) 
         for backend in backends:
             got = _run(backend, built)
             parts = [got[0][at : at + tokens], *(a[place : place + 1] for a in got[1:])]
-            for label, have, single in zip(case.op.outputs, parts, want, strict=True):
+            labels = case.op.output_names(len(want))
+            for label, have, single in zip(labels, parts, want, strict=True):
                 if not np.array_equal(have, single):
                     threads = f", threads {backend.threads}" if backend.threads else ""
                     yield f"{label}: a sequence among {n} rows{threads} differs from it alone"
     if getattr(case.op, "mask", "causal") == "causal" and tokens > 1:
         for backend in backends:
             got = _token_by_token(backend, alone, tokens)
-            for label, have, single in zip(case.op.outputs, got, want, strict=True):
+            labels = case.op.output_names(len(want))
+            for label, have, single in zip(labels, got, want, strict=True):
                 same = np.array_equal(have, single)
                 yield "" if same else f"{label}: {tokens} tokens differ from them one by one"
 
@@ -294,7 +296,12 @@ def _among(
             changed[i] = _drawn(alone, i, n, rng)
             changed[i][at : at + len(own)] = own
     for i in _present(alone, _PER_SEQUENCE):
-        changed[i] = np.repeat(_rows_of(alone, names[i]), batch, axis=0)
+        own = _rows_of(alone, names[i])
+        changed[i] = np.repeat(own, batch, axis=0)
+        # Companions may be longer than the log: they run directly, which allows for no held entry.
+        if names[i] in ("n_direct", "n_held"):
+            changed[i] = _indices(lengths if names[i] == "n_direct" else [0] * batch)
+            changed[i][place] = own[0]
     changed[names.index("seq_offsets")] = _offsets(lengths)
     for i in _state(alone):
         changed[i] = _drawn(alone, i, batch, rng)
@@ -316,23 +323,42 @@ def _token_by_token(backend: Backend, alone: GivenCase, tokens: int) -> list[np.
         rows.append(_bytes_of_rows(trial.bound.outputs[alone.op.outputs[0]]))
     if trial is None:
         raise GraphError(f"{alone.id}: no tokens")
-    kept = [_bytes_of_rows(trial.bound.outputs[label]) for label in alone.op.outputs[1:]]
+    labels = trial.built.node.output_names()[1:]
+    kept = [_bytes_of_rows(trial.bound.outputs[label]) for label in labels]
     return [np.concatenate(rows), *kept]
 
 
 def _token(alone: GivenCase, t: int, tokens: int) -> GivenCase:
-    """Token t of a sequence. Kept planes go down the ring so that the last pass ends at head."""
+    """Token t of a sequence. Kept planes go down the ring so that the last pass ends at head. With
+    a log, the first pass folds, and what earlier ones logged is held."""
     names = alone.names
     token = _present(alone, _PER_TOKEN[alone.op.name])
     changed = {i: _rows_of(alone, names[i])[t : t + 1] for i in token}
     changed[names.index("seq_offsets")] = _offsets([1])
     for i in _state(alone):
         tensor = alone.tensors[i]
-        if tensor is None or tensor.spec.rank < 3:
+        if tensor is None or not _present(alone, ("head",)):
             continue
         planes = tensor.spec.shape[1]
         head = (int(_values(alone, "head")[0]) + tokens - 1 - t) % planes
         changed[names.index("head")] = _indices([head])
         if t:
             changed[names.index("start")] = _indices([(head + 1) % planes])
+    if _present(alone, ("log",)):
+        changed |= _token_numbers(alone, t)
     return _with(alone, changed)
+
+
+def _token_numbers(alone: GivenCase, t: int) -> dict[int, np.ndarray]:
+    """The numbers of the pass of token t, which leave what the whole pass leaves."""
+    names = alone.names
+    head, folded, held, direct = (int(_values(alone, name)[0]) for name in _REPLAY)
+    log = alone.tensors[names.index("log")]
+    size = log.spec.shape[1] if log is not None else 1
+    numbers = (
+        (head + folded) % size if t else head,
+        0 if t else folded,
+        held + max(0, t - direct),
+        int(t < direct),
+    )
+    return {names.index(name): _indices([n]) for name, n in zip(_REPLAY, numbers, strict=True)}

@@ -37,7 +37,7 @@ def step_graph(file: ModelFile, backend: Backend, n_tokens: int, n_seqs: int) ->
     check_sizes(n_tokens, n_seqs)
     n, wants_all = token_bucket(n_tokens), n_tokens == n_seqs
     pages = -(-context(n_tokens, n_seqs) // PAGE)
-    capacity = Capacity(n_pages=pages * n_seqs, pages_per_seq=pages, n_seqs=n_seqs)
+    capacity = Capacity(n_pages=pages * n_seqs, pages_per_seq=pages, rows=n_seqs)
     shape = StepShape(n, n_seqs, n if wants_all else n_seqs)
     plan = backend.compile(file.arch.build(shape, capacity, file.specs), "step")
     return StepProfile(plan.graph, backend)
@@ -50,7 +50,7 @@ def measure_step(
 
     Raises RequestError also for devices that cannot time their nodes."""
     check_sizes(n_tokens, n_seqs)
-    session = ProfiledSession(model, context(n_tokens, n_seqs), n_seqs)
+    session = ProfiledSession(model, model.plan_session(context(n_tokens, n_seqs), n_seqs))
     ids = token_ids(model.tokenizer.n_vocab or model.n_vocab, n_tokens)
     items = [(seq, ids[seq::n_seqs]) for seq in range(n_seqs)]
     return session.profile(items, repetitions)
@@ -63,7 +63,7 @@ class ProfiledSession(Session):
         """Evaluate items, then run the same pass again and again, timing every node."""
         self.evaluate(items)
         total = sum(len(tokens) for _, tokens in items)
-        bound: Any = self._step(total, len(items), "last", False, "step").bound
+        bound: Any = self._step(total, len(items), len(items), False, "step").bound
         run = getattr(bound, "profile", None)
         if run is None:
             raise RequestError(

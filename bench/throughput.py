@@ -74,23 +74,23 @@ class TimedPlan(BoundPlan):
 class TimedSession(Session):
     """A session whose plans are timed apart from the Python around them."""
 
-    def _bind(self, shape: StepShape, kind: str) -> TimedPlan:
-        bound = super()._bind(shape, kind)
+    def _bind(self, shape: StepShape, kind: str, program: str) -> TimedPlan:
+        bound = super()._bind(shape, kind, program)
         if not isinstance(bound, TimedPlan):
-            bound = self._bound[shape, kind] = TimedPlan(bound)
+            bound = self._bound[shape, kind, program] = TimedPlan(bound)
         return bound
 
     @property
     def single(self) -> TimedPlan:
         """The plan of passes of one token."""
-        return self._bind(StepShape(1, 1, 1), "step")
+        return self._bind(StepShape(1, 1, 1), "step", "trunk")
 
 
 class Bench:
     """Measurements over one session."""
 
     def __init__(self, model: Model, n_ctx: int) -> None:
-        self.model, self.session = model, TimedSession(model, n_ctx)
+        self.model, self.session = model, TimedSession(model, model.plan_session(n_ctx))
         self._tokens = token_ids(model.tokenizer.n_vocab or model.n_vocab, n_ctx)
 
     def measure(self, test: Workload, repetitions: int) -> dict[str, Any]:

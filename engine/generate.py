@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..graph.errors import RequestError
+from .chooser import Chooser, TokenConstraint
+from .decoding import Decoding
 from .sampler import Sampler, SamplerParams
-from .session import Session
 from .stop import StopMatcher
 from .timings import Timings
 
@@ -21,11 +22,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """What ends a generation: token count (-1: none), stop texts, the end token unless ignored."""
+    """What ends a generation: token count (-1: none), stop texts, the end token unless ignored.
+
+    cache_prompt: the prompt is the whole text, of which the session keeps what it already holds;
+    else it continues what the session holds."""
 
     max_tokens: int = -1
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    cache_prompt: bool = False
 
     def __post_init__(self) -> None:
         if self.max_tokens < -1:
@@ -56,22 +61,27 @@ class Generation:
     def __init__(
         self,
         model: Model,
-        session: Session,
+        decoding: Decoding,
         prompt: Sequence[int],
         params: SamplerParams,
         options: Options,
+        constraint: TokenConstraint | None = None,
     ) -> None:
+        session, seq = decoding.session, decoding.seq
         if not prompt:
             raise RequestError("the prompt has no tokens; give at least one")
-        if len(prompt) + session.length() > session.n_ctx:
+        used = 0 if options.cache_prompt else session.length(seq)
+        if len(prompt) + used > session.n_ctx:
             raise RequestError(
                 f"the prompt's {len(prompt)} tokens do not fit in a context of {session.n_ctx} "
-                f"of which {session.length()} are used; use a larger context (-c)"
+                f"of which {used} are used; use a larger context (-c)"
             )
         self.model, self.session, self.prompt, self.options = model, session, prompt, options
+        self._decoding, self._seq = decoding, seq
         # Rows that pad the embedding beyond the tokenizer's vocabulary are never sampled.
-        self._n_vocab = model.tokenizer.n_vocab or model.n_vocab
-        self.sampler = Sampler(params, self._n_vocab, prompt)
+        n_vocab = model.tokenizer.n_vocab or model.n_vocab
+        self.sampler = Sampler(params, n_vocab, prompt)
+        self._chooser = Chooser(self.sampler, n_vocab, constraint)
         self.tokens: list[int] = []
         self.timings = Timings()
         self._stop = StopMatcher(options.stop)
@@ -103,46 +113,59 @@ class Generation:
         )
 
     def _run(self) -> Generator[str, None, None]:
-        self.session.prepare(len(self.prompt))
+        kept = self.session.reuse(self.prompt, self._seq) if self.options.cache_prompt else 0
+        self.session.prepare(len(self.prompt) - kept, self._seq)
         began = time.perf_counter()
-        logits = self.session.prefill(self.prompt)
+        logits = self._decoding.prompt(self.prompt, kept)
         first = time.perf_counter()
-        self.timings.prompt_n = len(self.prompt)
+        self.timings.cache_n = kept
+        self.timings.prompt_n = len(self.prompt) - kept
         self.timings.prompt_ms = 1e3 * (first - began)
+        self._room = self.session.n_ctx - self.session.length(self._seq)
+        tokens: Iterator[int] = self._first(logits)
         while not self._reason:
-            piece = self._step(logits)
-            self.timings.predicted_ms = 1e3 * (time.perf_counter() - first)
-            if piece:
-                self._text.append(piece)
-                yield piece
+            for token in tokens:
+                piece = self._take(token)
+                self.timings.predicted_ms = 1e3 * (time.perf_counter() - first)
+                if piece:
+                    self._text.append(piece)
+                    yield piece
+                if self._reason:
+                    break
+            _close(tokens)
+            self.timings.extra = self._decoding.statistics()
             if not self._reason:
-                logits = self.session.decode(self.tokens[-1])
+                tokens = self._decoding.round(self.tokens[-1], self._chooser, self._left())
         tail = self._finish()
         if tail:
             self._text.append(tail)
             yield tail
 
-    def _step(self, logits: np.ndarray) -> str:
-        """Take one token; text that is now certain. Sets the reason when generation ends."""
-        if len(self.tokens) == self.options.max_tokens:
+    def _first(self, logits: np.ndarray) -> Iterator[int]:
+        """The token after the prompt."""
+        if self.options.max_tokens == 0:
             self._reason = "length"
-            return ""
-        token = self.sampler.sample(logits[: self._n_vocab], self.session.length())
+            return
+        yield self._chooser.choose(logits, self.session.length(self._seq))
+
+    def _left(self) -> int | None:
+        """Tokens that may still come."""
+        most = self.options.max_tokens
+        return None if most < 0 else most - len(self.tokens)
+
+    def _take(self, token: int) -> str:
+        """Take one token; text that is now certain. Sets the reason when generation ends."""
         self.timings.predicted_n += 1
         if token in self.model.tokenizer.eog_ids and not self.options.ignore_eos:
             self._reason = "stop"
             return ""
-        self.sampler.accept(token)
         self.tokens.append(token)
         piece, stopped = self._stop.feed(self._decoder.feed(token))
         if stopped:
             self._reason = "stop"
-        elif len(self.tokens) == self.options.max_tokens or self._full():
+        elif len(self.tokens) == self.options.max_tokens or len(self.tokens) > self._room:
             self._reason = "length"
         return piece
-
-    def _full(self) -> bool:
-        return self.session.length() >= self.session.n_ctx
 
     def _finish(self) -> str:
         """Text that was held back: part of a character, or what might have become a stop."""
@@ -153,3 +176,9 @@ class Generation:
         if self._stop.matched is not None:
             self._reason = "stop"
         return piece
+
+
+def _close(tokens: Iterator[int]) -> None:
+    """End a round that may not have been taken to its end."""
+    if isinstance(tokens, Generator):
+        tokens.close()

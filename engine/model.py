@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 from ..backends import Plan, open_backend
 from ..models import ModelFile, load_file
 from ..models.step import Capacity, StepShape
 from ..models.tokenizer import Tokenizer
+from .chooser import TokenConstraint
+from .decoding import open_decoding
 from .generate import Generation, Options
 from .sampler import SamplerParams
 from .session import Session
+from .session_plan import SessionOptions, SessionPlan, plan_session
 
+SAMPLE = 256  # bytes of each end of a tensor that go into the fingerprint
 Progress = Callable[[int, int], None]
 
 
@@ -25,7 +31,7 @@ class Model:
         self.source = source
         self.backend = open_backend(device, threads)
         self.weights: Any = self.backend.load_weights(source.weights)
-        self._plans: dict[tuple[StepShape, Capacity, str], Plan] = {}
+        self._plans: dict[tuple[StepShape, Capacity, str, str], Plan] = {}
         self._lock = threading.Lock()
 
     @property
@@ -53,18 +59,37 @@ class Model:
         """The context that the model was trained for, in tokens."""
         return self.source.arch.hp.n_ctx_train
 
-    def plan(self, shape: StepShape, capacity: Capacity, kind: str) -> Plan:
-        """The compiled step for these sizes; compiled once."""
-        key = (shape, capacity, kind)
+    @cached_property
+    def fingerprint(self) -> str:
+        """Tells this model's weights from others': a hash of names, types, shapes and samples."""
+        digest = hashlib.sha256(self.source.arch.name.encode())
+        for name, tensor in self.source.weights.items():
+            digest.update(f"{name} {tensor.spec}".encode())
+            digest.update(tensor.raw[:SAMPLE].tobytes() + tensor.raw[-SAMPLE:].tobytes())
+        return digest.hexdigest()
+
+    def plan(self, shape: StepShape, capacity: Capacity, kind: str, program: str = "trunk") -> Plan:
+        """The compiled step of a program for these sizes; compiled once. program: "trunk", "mtp"
+        (the block that predicts further tokens) or "folds" (recurrent ops alone)."""
+        key = (shape, capacity, kind, program)
         with self._lock:
             if key not in self._plans:
-                graph = self.source.arch.build(shape, capacity, self.source.specs)
+                arch = self.source.arch
+                build = {"trunk": arch.build, "mtp": arch.mtp, "folds": arch.folds}[program]
+                graph = build(shape, capacity, self.source.specs)
                 self._plans[key] = self.backend.compile(graph, kind)
             return self._plans[key]
 
-    def session(self, n_ctx: int | None = None, n_seqs: int = 1, **options: str) -> Session:
-        """A new session. options: cache_type_k, cache_type_v (f32, f16, bf16)."""
-        return Session(self, n_ctx, n_seqs, **options)
+    def plan_session(
+        self, n_ctx: int | None = None, n_seqs: int = 1, **options: Any
+    ) -> SessionPlan:
+        """What a session with these SessionOptions will hold, before it is made."""
+        return plan_session(self, SessionOptions(n_ctx, n_seqs, **options))
+
+    def session(self, n_ctx: int | None = None, n_seqs: int = 1, **options: Any) -> Session:
+        """A new session. options: the fields of SessionOptions (cache_type_k, cache_type_v,
+        rollback, n_rs_seq, ...)."""
+        return Session(self, self.plan_session(n_ctx, n_seqs, **options))
 
     def tokenize(self, text: str) -> list[int]:
         """Token ids of a prompt, with the begin token where the model wants one; special tokens
@@ -80,19 +105,27 @@ class Model:
         ignore_eos: bool = False,
         session: Session | None = None,
         n_ctx: int | None = None,
+        cache_prompt: bool = False,
+        speculative: Any = None,
+        constraint: TokenConstraint | None = None,
         **sampling: Any,
     ) -> Generation:
         """Continue a prompt (text or token ids), lazily: iterate for pieces of text, then read
         `.result`.
 
         max_tokens: -1 runs to the end token or the context's end. stop: texts that end it.
-        session: a session to continue in, else a fresh one of n_ctx tokens. sampling: the fields
-        of SamplerParams (temperature, top_k, top_p, min_p, seed, ...).
+        session: a session to continue in, else a fresh one of n_ctx tokens. cache_prompt: the
+        prompt is the whole text, and the session keeps the part that it already holds.
+        speculative: drafters by name ("mtp", "ngram-mod,mtp"), or a Speculation or Speculator of
+        riverrun.speculative. constraint: what the text must conform to (engine/constraints).
+        sampling: the fields of SamplerParams (temperature, top_k, top_p, min_p, seed, ...).
         Raises RequestError for values out of range and prompts that do not fit."""
-        options = Options(max_tokens, (stop,) if isinstance(stop, str) else tuple(stop), ignore_eos)
+        stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        options = Options(max_tokens, stops, ignore_eos, cache_prompt)
         tokens = self.tokenize(prompt) if isinstance(prompt, str) else [int(t) for t in prompt]
         params = SamplerParams(**sampling)
-        return Generation(self, session or self.session(n_ctx), tokens, params, options)
+        decoding = open_decoding(self, session, n_ctx, speculative)
+        return Generation(self, decoding, tokens, params, options, constraint)
 
 
 def load(
@@ -100,12 +133,14 @@ def load(
     device: str = "auto",
     threads: int | None = None,
     progress: Progress | None = None,
+    draft_head: int = 0,
 ) -> Model:
     """Load a GGUF model onto a device: "auto", "cpu" or "reference".
 
     threads: for the CPU, by default what affinity and the cgroup quota allow. progress is called
-    with (bytes done, bytes in all). Raises ModelError or BackendError."""
-    model = Model(load_file(path), device, threads)
+    with (bytes done, bytes in all). draft_head: offer the first so many tokens of the vocabulary as
+    a smaller head for drafts (Speculation.draft_head). Raises ModelError or BackendError."""
+    model = Model(load_file(path, draft_head), device, threads)
     _warm(model, progress)
     return model
 

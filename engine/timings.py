@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass
@@ -10,15 +11,16 @@ class Timings:
     """cache_n: prompt tokens reused; prompt_n: evaluated; times in milliseconds.
 
     predicted_ms runs from the first sampled token to the last, so rates of prediction divide by
-    predicted_n - 1: the first token comes with the prompt."""
+    predicted_n - 1: the first token comes with the prompt. extra: what drafts add."""
 
     cache_n: int = 0
     prompt_n: int = 0
     prompt_ms: float = 0.0
     predicted_n: int = 0
     predicted_ms: float = 0.0
+    extra: dict[str, Any] = field(default_factory=dict)
 
-    def as_dict(self) -> dict[str, float]:
+    def as_dict(self) -> dict[str, Any]:
         """All fields, with the derived rates; a rate without a divisor is 0.0."""
         steps = max(0, self.predicted_n - 1)
         return {
@@ -31,6 +33,7 @@ class Timings:
             "predicted_ms": self.predicted_ms,
             "predicted_per_token_ms": _ratio(self.predicted_ms, steps),
             "predicted_per_second": _ratio(1e3 * steps, self.predicted_ms),
+            **self.extra,
         }
 
 

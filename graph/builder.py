@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,11 +18,13 @@ from .op import OPS, Op, make_op
 from .opmethods import OpMethods
 from .spec import TensorSpec
 
+_OWN = os.path.dirname(__file__) + os.sep
+
 
 def _caller() -> str:
-    """file:line of the nearest frame outside the builder, for error messages."""
+    """file:line of the nearest frame outside this package, for error messages."""
     frame = sys._getframe(1)
-    while frame and "/graph/" in frame.f_code.co_filename.replace("\\", "/"):
+    while frame and frame.f_code.co_filename.startswith(_OWN):
         frame = frame.f_back  # type: ignore[assignment]
     if frame is None:
         return ""

@@ -108,7 +108,7 @@ def _reusable(
     """The input whose memory this output may take: declared, dying here, whole, alike, and not
     read through another input too, be it a view."""
     names = [n.strip("?*") for n in node.op.inputs]
-    for source in node.op.inplace.get(node.op.outputs[index], "").split():
+    for source in node.op.inplace.get(node.output_names()[index], "").split():
         value = node.inputs[names.index(source)]
         if value is None or value not in held or last[value] != node.id:
             continue

@@ -37,8 +37,12 @@ class Node:
         for out, source in self.op.writes.items():
             value = self.inputs[names.index(source)]
             if value is not None:
-                found[self.op.outputs.index(out)] = value
+                found[self.op.output_names().index(out)] = value
         return found
+
+    def output_names(self) -> tuple[str, ...]:
+        """The names of the outputs, without those that optional inputs would add."""
+        return self.op.output_names(len(self.specs))
 
     def input_specs(self) -> tuple[TensorSpec | None, ...]:
         """The specs of the inputs, None for absent optional ones."""

@@ -36,6 +36,8 @@ class Op:
     """One operation. Subclasses are frozen dataclasses whose fields are the attributes.
 
     inputs: names; a trailing "?" marks an optional one, a leading "*" (last only) any number.
+    outputs: names; a trailing "?" (last only) marks one that exists where the input is given that
+    it writes.
     writes: output -> input; the output is the new version of that state, in the same memory. The
     input may also be what a node made, when nothing reads it afterwards.
     inplace: output -> input; the planner may give both the same memory when the input dies there.
@@ -84,6 +86,11 @@ class Op:
     def cases() -> Iterable[Any]:
         """Small, odd, edge and perf cases (graph.case.Case)."""
         return ()
+
+    @classmethod
+    def output_names(cls, count: int | None = None) -> tuple[str, ...]:
+        """Names of the first `count` outputs, of all by default: what a node with `count` has."""
+        return tuple(name.rstrip("?") for name in cls.outputs[:count])
 
     def attributes(self) -> dict[str, Any]:
         """Attribute values by name, in declaration order."""

@@ -1,4 +1,6 @@
-"""What every graph must satisfy, after building and after each pass; the default is to reject."""
+"""What every graph must satisfy, after building and after each pass; the default is to reject.
+
+Every message names the node at fault and the source line that made it."""
 
 from __future__ import annotations
 
@@ -16,33 +18,74 @@ def verify(graph: Graph) -> None:
     for name, value in graph.outputs.items():
         known = value.node.id < len(graph.nodes) and graph.nodes[value.node.id] is value.node
         if not known or not 0 <= value.index < len(value.node.specs):
-            raise GraphError(f"output {name!r} of graph {graph.name!r} is not one of its values")
+            raise GraphError(
+                f"output {name!r} of graph {graph.name!r} is not one of its values "
+                f"[{value.node.describe()}]"
+            )
     _check_writes(graph)
 
 
 def _check_nodes(graph: Graph) -> None:
-    names: set[str] = set()
+    leaves: dict[str, Node] = {}
     for place, node in enumerate(graph.nodes):
         if node.id != place:
             raise GraphError(f"{node.describe()} stands at place {place} of graph {graph.name!r}")
         for value in node.inputs:
-            if value is None:
-                continue
-            if value.node.id >= place or graph.nodes[value.node.id] is not value.node:
-                raise GraphError(f"{node.op.name}: input {value!r} is not an earlier value")
-            if not 0 <= value.index < len(value.node.specs):
-                raise GraphError(f"{node.op.name}: {value.node.describe()} has no such output")
+            if value is not None:
+                _check_input(graph, node, value)
         if node.is_leaf:
-            if node.name in names:
-                raise GraphError(f"two leaves are called {node.name!r}")
-            names.add(node.name)
+            first = leaves.setdefault(node.name, node)
+            if first is not node:
+                raise GraphError(
+                    f"two leaves are called {node.name!r}: {first.describe()} and {node.describe()}"
+                )
+        _check_specs(node)
+
+
+def _check_input(graph: Graph, node: Node, value: Value) -> None:
+    """Whether an input is an output of an earlier node."""
+    maker = value.node
+    if not 0 <= value.index < len(maker.specs):
+        raise GraphError(
+            f"{node.op.name}: {maker.describe()} has no such output: {value.index} "
+            f"[{node.describe()}]"
+        )
+    if maker.id < node.id and graph.nodes[maker.id] is maker:
+        return
+    if _depends(maker, node):
+        why = f"a cycle through {maker.describe()}"
+    elif any(maker is other for other in graph.nodes):
+        why = f"{maker.describe()} makes it later"
+    else:
+        why = f"{maker.describe()} is not a node of graph {graph.name!r}"
+    raise GraphError(
+        f"{node.op.name}: input {value!r} is not an earlier value: {why} [{node.describe()}]"
+    )
+
+
+def _depends(node: Node, on: Node) -> bool:
+    """Whether a node is another or computed from it, in whatever order they stand."""
+    seen, waiting = {node}, [node]
+    while waiting:
+        makers = {v.node for v in waiting.pop().inputs if v is not None} - seen
+        seen |= makers
+        waiting += makers
+    return on in seen
+
+
+def _check_specs(node: Node) -> None:
+    """Whether the outputs are what the op makes of the inputs."""
+    try:
         node.op.require_inputs(node.inputs)
         specs = node.op.infer(*node.input_specs())
-        if (specs if isinstance(specs, tuple) else (specs,)) != node.specs:
-            raise GraphError(
-                f"{node.op.name}: shape rule gives {specs}, node has {node.specs} "
-                f"[{node.describe()}]"
-            )
+    except GraphError as error:
+        raise type(error)(f"{error} [{node.describe()}]") from None
+    specs = specs if isinstance(specs, tuple) else (specs,)
+    if specs != node.specs:
+        want, have = (" ".join(map(str, s)) for s in (specs, node.specs))
+        raise GraphError(
+            f"{node.op.name}: shape rule gives {want}, node has {have} [{node.describe()}]"
+        )
 
 
 def memory_versions(graph: Graph) -> dict[Value, Version]:
@@ -111,8 +154,10 @@ def _check_writes(graph: Graph) -> None:
                 )
     for name, value in graph.outputs.items():
         if value in version and version[value] in writer:
-            kind = _kind(value, states)
-            raise GraphError(f"output {name!r} is a {kind} that is overwritten later")
+            raise GraphError(
+                f"output {name!r} is a {_kind(value, states)} that is overwritten later, by "
+                f"{writer[version[value]].describe()} [{value.node.describe()}]"
+            )
 
 
 def _check_written(node: Node, old: Value, version: dict[Value, Version]) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
@@ -61,21 +61,54 @@ class Architecture(ABC):
 
     def head(self, s: StepGraph, h: Value) -> Value:
         """Logits [M, n_vocab] of rows after the final norm."""
-        tied = not s.has("output.weight")
-        weight = s.w("token_embd.weight" if tied else "output.weight")
-        return s.g.mul_mat(h, weight, name="output")
+        return s.g.mul_mat(h, s.w(self.head_weight(s.has)), name="output")
+
+    def draft_head_weight(self, has: Callable[[str], bool]) -> str:
+        """The tensor whose first rows make the draft head."""
+        return self.head_weight(has)
+
+    def head_weight(self, has: Callable[[str], bool]) -> str:
+        """The tensor that the head multiplies with: its own, or the embedding's."""
+        return "output.weight" if has("output.weight") else "token_embd.weight"
 
     def build(self, shape: StepShape, capacity: Capacity, weights: dict[str, TensorSpec]) -> Graph:
-        """The graph of one step; outputs "logits" [M, n_vocab] and, if asked, "hidden" [M, E]."""
+        """The graph of one step; outputs "logits" [M, n_vocab] and, if asked, "hidden" [N, E]."""
         s = StepGraph(f"{self.name} n={shape.n_tokens} b={shape.n_seqs}", shape, capacity, weights)
-        x = self.trunk(s, self.embed(s))
-        if s.inputs.out_rows is not None:
-            x = s.g.get_rows(x, s.inputs.out_rows, name="out_rows")
-        h = s.g.rms_norm(x, s.w("output_norm.weight"), eps=self.hp.eps, name="output_norm")
-        if shape.hidden:
-            s.g.output("hidden", h)
-        s.g.output("logits", self.head(s, h))
+        self.finish(s, self.trunk(s, self.embed(s)), "output_norm.weight", self.head)
         return s.g
+
+    def finish(
+        self, s: StepGraph, x: Value, norm: str, head: Callable[[StepGraph, Value], Value]
+    ) -> None:
+        """Outputs of the residual stream x [N, n_embd]: hidden rows if asked, logits where wanted.
+
+        norm: the final norm's weight; head: rows after it to logits."""
+        g, rows = s.g, s.inputs.out_rows
+        if rows is not None and not s.shape.hidden:
+            x, rows = g.get_rows(x, rows, name="out_rows"), None
+        h = g.rms_norm(x, s.w(norm), eps=self.hp.eps, name="output_norm")
+        if s.shape.hidden:
+            g.output("hidden", h)
+        if s.shape.n_out:
+            g.output("logits", head(s, h if rows is None else g.get_rows(h, rows, name="out_rows")))
+
+    def windows(self) -> dict[int, int]:
+        """The layers whose attention sees only the last tokens, and how many."""
+        return {}
+
+    def folds(self, shape: StepShape, capacity: Capacity, weights: dict[str, TensorSpec]) -> Graph:
+        """A graph of the recurrent ops alone, for passes without tokens, which complete what
+        replay logs hold. Raises GraphError for an architecture without recurrent layers."""
+        raise GraphError(f"architecture {self.name!r} has no recurrent layers")
+
+    def mtp(self, shape: StepShape, capacity: Capacity, weights: dict[str, TensorSpec]) -> Graph:
+        """The graph of the multi-token-prediction block: build's inputs and "hidden_in" [N, E], the
+        rows after the final norm of the tokens before; outputs as of build.
+
+        Raises ModelError for a model without such a block."""
+        raise ModelError(
+            f"architecture {self.name!r} has no multi-token-prediction block; use another drafter"
+        )
 
     def common_wants(self) -> Iterator[Want]:
         """Embedding, final norm, head."""

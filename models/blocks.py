@@ -92,16 +92,17 @@ def attention(s: StepGraph, layer: int, h: Value, a: AttentionShape) -> Value:
         q = g.rms_norm(q, s.w(b + "attn_q_norm.weight"), eps=a.eps, name="q_norm")
         k = g.rms_norm(k, s.w(b + "attn_k_norm.weight"), eps=a.eps, name="k_norm")
     q, k = rope(s, q, a.rope), rope(s, k, a.rope)
-    k0, v0 = s.cache(layer, a.n_head_kv, a.dim_k, a.dim_v)
-    k1 = g.write_rows(k0, k, s.inputs.kv_rows, name="k_cache")
-    v1 = g.write_rows(v0, v, s.inputs.kv_rows, name="v_cache")
+    k0, v0 = s.cache(layer, a.n_head_kv, a.dim_k, a.dim_v, a.window)
+    pages = s.pages(a.window)
+    k1 = g.write_rows(k0, k, pages.kv_rows, name="k_cache")
+    v1 = g.write_rows(v0, v, pages.kv_rows, name="v_cache")
     o = g.attention(
         q,
         k1,
         v1,
         s.inputs.seq_offsets,
         s.inputs.positions,
-        s.inputs.block_table,
+        pages.block_table,
         scale=a.scale,
         heads="grouped",
         mask="causal",

@@ -40,6 +40,11 @@ class DeltaNetShape:
         """Convolution channels: queries, keys, values."""
         return 2 * self.key_dim + self.value_dim
 
+    @property
+    def log_entry(self) -> int:
+        """Elements that gated_delta_net logs for a token: keys, written values, decays."""
+        return self.key_dim + self.value_dim + self.v_heads
+
 
 def read_delta_net(file: GgufFile, arch: str, eps: float, heads: str) -> DeltaNetShape:
     """The ssm.* keys. Raises ModelError when they contradict each other."""
@@ -78,28 +83,54 @@ def delta_net_wants(layer: int, n_embd: int, d: DeltaNetShape) -> Iterator[Want]
 def delta_net(s: StepGraph, layer: int, h: Value, d: DeltaNetShape) -> Value:
     """One layer over its recurrent memory. h: [N, n_embd], normalised; returns the same shape."""
     g, b, n = s.g, f"blk.{layer}.", s.shape.n_tokens
-    tail, state = s.recurrent(layer, (d.width - 1) * d.channels, d.value_dim * d.dim)
     u = g.mul_mat(h, s.w(b + "attn_qkv.weight"), name="attn_qkv")
     z = g.mul_mat(h, s.w(b + "attn_gate.weight"), name="attn_gate")
     beta = g.sigmoid(g.mul_mat(h, s.w(b + "ssm_beta.weight"), name="ssm_beta"), name="beta")
     dt = g.add(g.mul_mat(h, s.w(b + "ssm_alpha.weight"), name="ssm_alpha"), s.w(b + "ssm_dt.bias"))
     # ssm_a holds -exp(A_log) already, so that decay is at most 0.
     decay = g.mul(g.softplus(dt, name="dt"), s.w(b + "ssm_a"), name="decay")
+    o = recur(s, layer, u, decay, beta, d)
+    o = g.rms_norm(o, s.w(b + "ssm_norm.weight"), eps=d.eps, name="ssm_norm")
+    z = g.reshape(z, shape=(n, d.v_heads, d.dim))
+    o = g.reshape(g.swiglu(z, o, name="gated"), shape=(n, d.value_dim))
+    return g.mul_mat(o, s.w(b + "ssm_out.weight"), name="ssm_out")
+
+
+def recur(s: StepGraph, layer: int, u: Value, decay: Value, beta: Value, d: DeltaNetShape) -> Value:
+    """The part of a layer that has memory: convolution, then the delta rule.
+
+    u: [N, channels]; decay, beta: [N, v_heads]; returns [N, v_heads, dim]."""
+    g, b = s.g, f"blk.{layer}."
+    memory = s.recurrent(
+        layer, (d.width - 1) * d.channels, d.value_dim * d.dim, d.channels, d.log_entry
+    )
     where = (s.inputs.seq_offsets, s.inputs.state_rows)
-    c, _ = g.ssm_conv(u, s.w(b + "ssm_conv1d.weight"), *where, tail, name="ssm_conv")
+    c = g.ssm_conv(
+        u,
+        s.w(b + "ssm_conv1d.weight"),
+        *where,
+        memory.tail,
+        **memory.conv,
+        name="ssm_conv",
+    )[0]
     c = g.silu(c, name="conv_act")
     q = _heads(s, c, 0, d.k_heads, d.dim)
     k = _heads(s, c, d.key_dim, d.k_heads, d.dim)
     v = _heads(s, c, 2 * d.key_dim, d.v_heads, d.dim)
     q = g.l2_norm(q, eps=d.eps, form="add", name="q_norm")
     k = g.l2_norm(k, eps=d.eps, form="add", name="k_norm")
-    o, _ = g.gated_delta_net(
-        q, k, v, decay, beta, *where, state, heads=d.heads, name="gated_delta_net"
-    )
-    o = g.rms_norm(o, s.w(b + "ssm_norm.weight"), eps=d.eps, name="ssm_norm")
-    z = g.reshape(z, shape=(n, d.v_heads, d.dim))
-    o = g.reshape(g.swiglu(z, o, name="gated"), shape=(n, d.value_dim))
-    return g.mul_mat(o, s.w(b + "ssm_out.weight"), name="ssm_out")
+    return g.gated_delta_net(
+        q,
+        k,
+        v,
+        decay,
+        beta,
+        *where,
+        memory.state,
+        **memory.delta,
+        heads=d.heads,
+        name="gated_delta_net",
+    )[0]
 
 
 def _heads(s: StepGraph, x: Value, start: int, heads: int, dim: int) -> Value:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..graph import HostTensor, TensorSpec
-from ..graph.errors import ModelError
+from ..graph.errors import ModelError, RequestError
 from . import quant  # noqa: F401  (registers the block codecs)
 from .architecture import Architecture, check_tensors, find_architecture
 from .gguf import GgufFile, open_gguf
+from .step import DRAFT_HEAD
 from .tokenizer import Tokenizer, load_tokenizer
 
 
@@ -35,8 +36,9 @@ class ModelFile:
         return sum(t.spec.nbytes for t in self.weights.values())
 
 
-def load_file(path: str | os.PathLike[str]) -> ModelFile:
-    """Open and check a model file.
+def load_file(path: str | os.PathLike[str], draft_head: int = 0) -> ModelFile:
+    """Open and check a model file. draft_head: how many of the first rows of the head to offer as
+    the draft head; the first ids of a BPE vocabulary are its most frequent tokens.
 
     Raises GgufError for a damaged container, TokenizerError for a bad vocabulary, ModelError for
     anything else that keeps the model from running."""
@@ -49,7 +51,18 @@ def load_file(path: str | os.PathLike[str]) -> ModelFile:
         name: HostTensor(TensorSpec(tensor.shape, tensor.dtype), tensor.data)
         for name, tensor in file.tensors.items()
     }
+    if draft_head:
+        name = arch.draft_head_weight(weights.__contains__)
+        weights[DRAFT_HEAD] = _first_rows(str(file.path), weights[name], draft_head)
     return ModelFile(Path(file.path), file, arch, tokenizer, weights)
+
+
+def _first_rows(path: str, head: HostTensor, n: int) -> HostTensor:
+    rows, width = head.spec.shape
+    if not 1 <= n <= rows:
+        raise RequestError(f"{path}: draft_head should be 1 to {rows} tokens, got {n}")
+    spec = TensorSpec((n, width), head.spec.dtype)
+    return HostTensor(spec, head.raw[: spec.nbytes])
 
 
 def _vocabulary_size(file: GgufFile, tokenizer: Tokenizer) -> int:

@@ -3,35 +3,54 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from ..graph import DType, Graph, TensorSpec, Value
 from ..graph.dtype import f16, i32
 from ..graph.errors import GraphError
 
 PAGE = 256  # positions in a page of attention memory
+DRAFT_HEAD = "draft_head.weight"  # the first rows of the head, where a model was loaded with them
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """The session's memory: attention pages, pages of the longest sequence, recurrent rows."""
+    """The session's memory: attention pages, pages of the longest sequence, recurrent rows.
+
+    window_pages: pages of the layers whose attention has a window, where they have their own;
+    planes: states kept for each recurrent row, 0 for one alone; log: entries of its replay log."""
 
     n_pages: int
     pages_per_seq: int
-    n_seqs: int
+    rows: int
     k_dtype: DType = f16
     v_dtype: DType = f16
+    window_pages: int = 0
+    planes: int = 0
+    log: int = 0
 
 
 @dataclass(frozen=True)
 class StepShape:
     """Static sizes of a step: flat tokens, sequences, rows that want logits.
 
-    n_out == n_tokens means every row, in order. hidden: also give the rows after the final norm."""
+    n_out == n_tokens means every row, in order; 0 asks for no logits. hidden: also give the rows
+    of all tokens after the final norm. head: logits of the draft head's tokens only."""
 
     n_tokens: int
     n_seqs: int
     n_out: int
     hidden: bool = False
+    head: bool = False
+
+
+@dataclass(frozen=True)
+class Pages:
+    """Where attention memory lies: kv_rows i32[N], the pool row that a token's key and value go
+    to, < 0 for none; block_table i32[B, P], the pages of each sequence."""
+
+    kv_rows: Value
+    block_table: Value
 
 
 @dataclass(frozen=True)
@@ -39,17 +58,27 @@ class Inputs:
     """Per-step data. N tokens lie flat; sequence b owns seq_offsets[b] .. seq_offsets[b+1].
 
     tokens i32[N]; positions i32[N], each in its own sequence; seq_offsets i32[B+1];
-    kv_rows i32[N], the pool row that a token's key and value go to, < 0 for padding;
-    block_table i32[B, P], pages of each sequence; state_rows i32[B], its recurrent row;
+    pages, and those of layers with a window; state_rows i32[B], the recurrent row;
     out_rows i32[M], the rows that want logits (absent when every row does)."""
 
     tokens: Value
     positions: Value
     seq_offsets: Value
-    kv_rows: Value
-    block_table: Value
+    pages: Pages
+    window_pages: Pages
     state_rows: Value
     out_rows: Value | None
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """A layer's recurrent memory: convolution tail and delta-net state. conv, delta: the other
+    arguments by which their ops find planes or a log, where there are any."""
+
+    tail: Value
+    state: Value
+    conv: dict[str, Any]
+    delta: dict[str, Any]
 
 
 class StepGraph:
@@ -62,14 +91,25 @@ class StepGraph:
         self.shape, self.capacity, self.weights = shape, capacity, weights
         n, b = shape.n_tokens, shape.n_seqs
         g = self.g
+        pages = self._pages("")
         self.inputs = Inputs(
             tokens=g.input("tokens", (n,), i32),
             positions=g.input("positions", (n,), i32),
             seq_offsets=g.input("seq_offsets", (b + 1,), i32),
-            kv_rows=g.input("kv_rows", (n,), i32),
-            block_table=g.input("block_table", (b, capacity.pages_per_seq), i32),
+            pages=pages,
+            window_pages=self._pages("_window") if capacity.window_pages else pages,
             state_rows=g.input("state_rows", (b,), i32),
-            out_rows=g.input("out_rows", (shape.n_out,), i32) if shape.n_out != n else None,
+            out_rows=g.input("out_rows", (shape.n_out,), i32) if 0 < shape.n_out != n else None,
+        )
+        names = ["start", "head"] if capacity.planes else []
+        names += ["log_head", "n_replay", "n_held", "n_direct"] if capacity.log else []
+        self._kept: dict[str, Any] = {name: g.input(name, (b,), i32) for name in names}
+
+    def _pages(self, suffix: str) -> Pages:
+        n, b = self.shape.n_tokens, self.shape.n_seqs
+        return Pages(
+            self.g.input(f"kv_rows{suffix}", (n,), i32),
+            self.g.input(f"block_table{suffix}", (b, self.capacity.pages_per_seq), i32),
         )
 
     def has(self, name: str) -> bool:
@@ -82,18 +122,40 @@ class StepGraph:
             raise GraphError(f"weight {name!r} is not in the model file")
         return self.g.weight(name, self.weights[name])
 
-    def cache(self, layer: int, n_head_kv: int, dim_k: int, dim_v: int) -> tuple[Value, Value]:
+    def pages(self, window: int) -> Pages:
+        """The pages of a layer with this window, 0 for none."""
+        return self.inputs.window_pages if window else self.inputs.pages
+
+    def cache(
+        self, layer: int, n_head_kv: int, dim_k: int, dim_v: int, window: int = 0
+    ) -> tuple[Value, Value]:
         """Key and value pools of a layer: [pages * PAGE, n_head_kv, dim]."""
-        rows, c = self.capacity.n_pages * PAGE, self.capacity
+        c = self.capacity
+        rows = (c.window_pages if window and c.window_pages else c.n_pages) * PAGE
         return (
             self.g.state(f"cache_k.{layer}", (rows, n_head_kv, dim_k), c.k_dtype),
             self.g.state(f"cache_v.{layer}", (rows, n_head_kv, dim_v), c.v_dtype),
         )
 
-    def recurrent(self, layer: int, tail: int, state: int) -> tuple[Value, Value]:
-        """Convolution tail and delta-net state of a layer: [n_seqs, size], f32."""
-        rows = self.capacity.n_seqs
-        return (
-            self.g.state(f"conv_state.{layer}", (rows, tail)),
-            self.g.state(f"ssm_state.{layer}", (rows, state)),
+    def recurrent(
+        self, layer: int, tail: int, state: int, conv_entry: int, delta_entry: int
+    ) -> Recurrence:
+        """A layer's convolution tail and delta-net state, f32 [rows, size] or [rows, planes,
+        size]; entries: elements of one token in their logs, f32 [rows, log, entry]."""
+        c = self.capacity
+        planes = (c.planes,) if c.planes else ()
+
+        def kept(name: str, size: int) -> Value:
+            return self.g.state(f"{name}.{layer}", (c.rows, *planes, size))
+
+        def log(name: str, entry: int) -> dict[str, Any]:
+            if not c.log:
+                return self._kept
+            return {"log": self.g.state(f"{name}.{layer}", (c.rows, c.log, entry)), **self._kept}
+
+        return Recurrence(
+            kept("conv_state", tail),
+            kept("ssm_state", state),
+            log("conv_log", conv_entry),
+            log("ssm_log", delta_entry),
         )

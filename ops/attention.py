@@ -13,9 +13,9 @@ from ..graph.spec import TensorSpec
 from .ragged import (
     data_error,
     require_batch,
-    require_contiguous,
     require_dense_rows,
     require_plain,
+    require_pool,
     sequences,
 )
 
@@ -24,10 +24,11 @@ from .ragged import (
 class Attention(Op):
     """o[i, h] = sum_j p[j] * v[j, m(h)] with p = softmax_j(scale * q[i, h] . k[j, m(h)]), j visible
 
-    q: [N, H, D] f32, its leading axes may have gaps; k: [R, Hkv, D] and v: [R, Hkv, Dv] f32, f16 or
-    bf16 pools of R / page pages; seq_offsets: i32 [B + 1]; positions: i32 [N], the position of
-    each query in its own sequence; block_table: i32 [B, P], the page that holds positions
-    [p*page, (p+1)*page) of a sequence. o: [N, H, Dv] f32, zero in padding rows.
+    q: [N, H, D] f32, its leading axes may have gaps; k: [R, Hkv, D] and v: [R, Hkv, Dv] pools of
+    R / page pages, each f32, f16, bf16, q8_0 or q4_0, the last two with D or Dv a multiple of 32;
+    seq_offsets: i32 [B + 1]; positions: i32 [N], the position of each query in its own sequence;
+    block_table: i32 [B, P], the page that holds positions [p*page, (p+1)*page) of a sequence.
+    o: [N, H, Dv] f32, zero in padding rows.
     heads: "grouped" m(h) = h // (H/Hkv), "tiled" m(h) = h mod Hkv. mask: "causal" shows a query at
     position p the keys 0..p, "full" those up to the last query of its sequence; a window w > 0
     also hides keys with p - j >= w. A query that sees nothing gives zeros.
@@ -63,8 +64,7 @@ class Attention(Op):
         n, heads, d = q.shape
         for arg, pool in (("k", k), ("v", v)):
             self.require(pool.rank == 3 and 0 not in pool.shape, arg, "[R, Hkv, D]", pool.shape)
-            self.require_dtype(arg, pool, "f32", "f16", "bf16")
-            require_contiguous(self, arg, pool)
+            require_pool(self, arg, pool)
         self.require(k.shape[2] == d, "k", f"[R, Hkv, {d}] like q", k.shape)
         self.require(v.shape[:2] == k.shape[:2], "v", f"{k.shape[:2]} + (Dv,) like k", v.shape)
         whole = k.shape[0] % self.page == 0
@@ -150,7 +150,22 @@ class Attention(Op):
             for first in (0, 1, 254, 255, 256, 257, 600):
                 yield _case(64, 2, 2, (first, 1), of=of)
             yield _case(128, 2, 4, (250, 9), (0, 5), (600, 1), of=of)
-        yield _case(64, 2, 2, (255, 3), of="f16", of_v="f32")
+        for of in ("q8_0", "q4_0"):
+            for d in (32, 64, 96, 256):
+                yield _case(d, 2, 2, (250, 9), (0, 5), (600, 1), of=of)
+            for first in (0, 255, 256, 257):
+                yield _case(64, 2, 2, (first, 1), of=of)
+            for group in (1, 4, 8):
+                yield _case(128, 8 // group, group, (0, 5), (300, 2), of=of)
+            yield _case(64, 2, 4, (30, 40), (100, 1), page=16, window=20, heads="tiled", of=of)
+            yield _case(64, 2, 2, (0, 9), (250, 9), (3, 1), mask="full", of=of)
+            yield _case(128, 2, 4, (0, 33), (511, 4), (7, 0), (256, 1), pad=3, gap=64, of=of)
+            yield _case(96, 2, 2, (20, 2), dv=32, of=of)
+            yield _case(64, 2, 2, (300, 3), q_size=100.0, note="sharp", of=of)
+        mixed = [("f16", "f32"), ("q8_0", "f16"), ("f32", "q8_0"), ("q8_0", "q4_0")]
+        for of, of_v in [*mixed, ("q4_0", "bf16")]:
+            yield _case(64, 2, 2, (255, 3), of=of, of_v=of_v)
+        yield _case(64, 2, 2, (20, 2), dv=40, of="q4_0", of_v="f16")
         yield _case(64, 2, 2, (20, 2), dv=32)
         yield _case(80, 1, 3, (20, 2), dv=100)
         yield _case(64, 2, 4, (300, 2), heads="tiled")
@@ -167,6 +182,9 @@ class Attention(Op):
         yield _case(64, 2, 2, (300, 3), q_size=0.0, note="uniform")
         for seqs in ([(2047, 1)], [(2044, 4)], [(0, 512)], [(1023, 1)] * 8, [(8191, 1)]):
             yield _case(256, 2, 4, *seqs, of="f16", tags=("perf",))
+        for of in ("f16", "q8_0", "q4_0"):
+            for seqs in ([(4095, 1)], [(4032, 64)]):
+                yield _case(256, 2, 4, *seqs, of=of, tags=("perf",))
 
 
 def _case(

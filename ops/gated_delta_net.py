@@ -19,6 +19,7 @@ from .ragged import (
     require_plain,
     sequences,
 )
+from .replay import INPUTS, SITUATIONS, Replay, Situation, require_replay
 
 
 @register
@@ -33,14 +34,21 @@ class GatedDeltaNet(Op):
     S keys]; start, head: i32 [B], given exactly when state has planes (ops/ragged.py says which
     are read and written). o: [N, Hv, S] f32, zero in padding rows. A fresh sequence has a state of
     zeros.
+    log: [R, L, E] f32, and log_head, n_replay, n_held, n_direct: i32 [B], all or none, for a state
+    without planes: tokens that are computed but not committed (ops/replay.py). An entry is k
+    [Hk*S], the d of all heads [Hv*S], and exp(g) [Hv or Hv*S].
     heads: "tiled" m(h) = h mod Hk, "grouped" m(h) = h // (Hv/Hk). scale: 0 means 1/sqrt(S).
-    M is rounded to f32 after every token, so that passes may be split anywhere.
-    Raises BackendError for offsets, rows or planes out of range and for a shared state row.
+    M, d and exp(g) are rounded to f32 at every token, so that passes may be split anywhere.
+    Raises BackendError for offsets, rows, planes or numbers of entries out of range and for a
+    shared state row.
     Source: Yang, Kautz & Hatamizadeh 2024; per-dimension decay, Kimi Team 2025."""
 
-    name, outputs = "gated_delta_net", ("o", "state_out")
-    inputs = ("q", "k", "v", "g", "beta", "seq_offsets", "state_rows", "state", "start?", "head?")
-    writes = {"state_out": "state"}
+    name, outputs = "gated_delta_net", ("o", "state_out", "log_out?")
+    inputs = (
+        *("q", "k", "v", "g", "beta", "seq_offsets", "state_rows", "state", "start?", "head?"),
+        *INPUTS,
+    )
+    writes = {"state_out": "state", "log_out": "log"}
     heads: str
     scale: float = 0.0
 
@@ -56,7 +64,8 @@ class GatedDeltaNet(Op):
         state: TensorSpec,
         start: TensorSpec | None,
         head: TensorSpec | None,
-    ) -> tuple[TensorSpec, TensorSpec]:
+        *replay: TensorSpec | None,
+    ) -> tuple[TensorSpec, ...]:
         self.require_attr(self.heads in ("tiled", "grouped"), "heads", "'tiled' or 'grouped'")
         self.require_attr(math.isfinite(self.scale), "scale", "finite")
         self.require(q.rank == 3 and 0 not in q.shape[1:], "q", "[N, Hk, S]", q.shape)
@@ -75,7 +84,9 @@ class GatedDeltaNet(Op):
         require_plain(self, "beta", beta, (n, heads), "f32")
         batch = require_batch(self, seq_offsets)
         require_kept(self, "state", state, heads * s * s, batch, state_rows, start, head)
-        return v.like(), state.like()
+        entry = (key_heads + heads) * s + heads * (s if g.rank == 3 else 1)
+        logged = require_replay(self, "state", state, entry, batch, replay)
+        return v.like(), state.like(), *logged
 
     def reference(
         self,
@@ -89,25 +100,40 @@ class GatedDeltaNet(Op):
         state: np.ndarray,
         start: np.ndarray | None,
         head: np.ndarray | None,
-    ) -> tuple[np.ndarray, np.ndarray]:
+        *replay: np.ndarray | None,
+    ) -> tuple[np.ndarray, ...]:
         rows_of = sequences(self, seq_offsets, len(q))
-        kept = KeptState(self, rows_of, state, state_rows, start, head)
+        passes = Replay(self, rows_of, state_rows, replay)
+        kept = KeptState(self, rows_of, state, state_rows, start, head, passes.folded)
         _, heads, s = v.shape
         shared = q.shape[1]
         of_key = [
             h % shared if self.heads == "tiled" else h * shared // heads for h in range(heads)
         ]
         scale = self.scale or 1.0 / math.sqrt(s)
-        decay = np.exp((g if g.ndim == 3 else g[..., None]).astype(np.float64))
+        decay = np.exp((g if g.ndim == 3 else g[..., None]).astype(np.float64)).astype(np.float32)
         o = np.zeros(v.shape, np.float32)
         for b, rows in enumerate(rows_of):
+            if not passes.busy(b):
+                continue
             m = kept.read(b).reshape(heads, s, s)
             newest: deque[np.ndarray] = deque(maxlen=kept.count)
-            for t in rows:
-                m, o[t] = delta_step(m, q[t, of_key], k[t, of_key], v[t], decay[t], beta[t], scale)
-                newest.appendleft(m)
+            for entry in passes.to_fold(b):
+                m = _advance(m, *_parts(entry, of_key, shared, s))
+                newest.append(m)
+            for i, t in enumerate(rows):
+                if i == passes.direct[b]:
+                    for entry in passes.to_hold(b):
+                        m = _advance(m, *_parts(entry, of_key, shared, s))
+                m, o[t], d = delta_step(
+                    m, q[t, of_key], k[t, of_key], v[t], decay[t], beta[t], scale
+                )
+                if i < passes.direct[b]:
+                    newest.appendleft(m)
+                else:
+                    passes.write(b, i, k[t], d, decay[t])
             kept.write(b, newest)
-        return o, kept.state
+        return o, kept.state, *passes.outputs
 
     def cost(
         self,
@@ -121,20 +147,29 @@ class GatedDeltaNet(Op):
         state: TensorSpec,
         start: TensorSpec | None,
         head: TensorSpec | None,
+        *replay: TensorSpec | None,
     ) -> Cost:
-        """Bytes of the states of B sequences, and of the planes that N / B tokens each fill."""
+        """Bytes of the states of B sequences, and of the planes that N / B tokens each fill.
+
+        With a log, each token is logged, and as many entries are folded."""
         n, heads, s = v.shape
         batch = state_rows.shape[0]
         plane = 4 * state.shape[-1] * batch
         planes = min(state.shape[1] if state.rank == 3 else 1, -(-n // batch))
         read = sum(x.nbytes for x in (q, k, v, g, beta, seq_offsets, state_rows)) + plane
-        return Cost(n * heads * (7 * s * s + 4 * s), read, v.nbytes + plane * planes)
+        flops, write = n * heads * (7 * s * s + 4 * s), v.nbytes + plane * planes
+        log = replay[0] if replay else None
+        if log is None:
+            return Cost(flops, read, write)
+        entries = 4 * n * log.shape[2]
+        return Cost(flops + n * heads * 3 * s * s, read + entries, write + entries)
 
     @staticmethod
     def cases() -> Iterable[Case]:
         yield from _grid()
         yield from _kept_planes()
         yield from _edges()
+        yield from _replays()
         for t in (1, 64, 256, 512, 1024):
             yield _case(32, 128, t, tags=("perf",))
             yield _case(4, 128, t, tags=("perf",))
@@ -144,6 +179,8 @@ class GatedDeltaNet(Op):
         for t, keep in ((1, 0), (4, 0), (4, 4), (64, 0), (512, 0)):
             yield _case(16, 128, t, keep=keep, tags=("perf",))
         yield _case(16, 128, *(4,) * 8, keep=4, tags=("perf",))
+        for folded in (0, 4):
+            yield _case(16, 128, replay=Situation((5,), 10, folded=folded), tags=("perf",))
 
 
 def delta_step(
@@ -154,15 +191,30 @@ def delta_step(
     decay: np.ndarray,
     beta: np.ndarray,
     scale: float,
-) -> tuple[np.ndarray, np.ndarray]:
-    """One token: m [Hv, S, S] f32, q, k, v [Hv, S], decay [Hv, 1 or S] f64, beta [Hv].
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """One token, all f32: m [Hv, S, S], q, k, v [Hv, S], decay [Hv, 1 or S], beta [Hv].
 
-    Returns the next state, f32, and the output, f64."""
+    Returns the next state, f32, the output, f64, and d [Hv, S], f32."""
     k_wide, q_wide = k[:, None].astype(np.float64), q[:, None].astype(np.float64)
-    decayed = m * decay[:, None]
-    d = beta[:, None] * (v - (decayed * k_wide).sum(-1))
-    m = (decayed + d[:, :, None] * k_wide).astype(np.float32)
-    return m, (m * q_wide).sum(-1) * scale
+    known = (m * decay[:, None].astype(np.float64) * k_wide).sum(-1)
+    d = (beta[:, None] * (v - known)).astype(np.float32)
+    m = _advance(m, k, d, decay)
+    return m, (m * q_wide).sum(-1) * scale, d
+
+
+def _advance(m: np.ndarray, k: np.ndarray, d: np.ndarray, decay: np.ndarray) -> np.ndarray:
+    """The state after a token that wrote d, f32."""
+    decayed = m * decay[:, None].astype(np.float64)
+    return (decayed + d[:, :, None].astype(np.float64) * k[:, None]).astype(np.float32)
+
+
+def _parts(
+    entry: np.ndarray, of_key: list[int], key_heads: int, s: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """An entry's k and d [Hv, S], and decay [Hv, 1 or S]."""
+    keys, values = key_heads * s, (key_heads + len(of_key)) * s
+    k, d, decay = entry[:keys], entry[keys:values], entry[values:]
+    return k.reshape(-1, s)[of_key], d.reshape(-1, s), decay.reshape(len(of_key), -1)
 
 
 def _grid() -> Iterable[Case]:
@@ -236,6 +288,19 @@ def _edges() -> Iterable[Case]:
     yield _case(2, 32, 4, keys=Rand((4, 2, 32), f32().dtype, 0.0, 0.0), note="zero keys")
 
 
+def _replays() -> Iterable[Case]:
+    """Passes with a log, for both kinds of decay and both head mappings."""
+    for situation in SITUATIONS:
+        several = len(situation.lengths) > 1
+        rows = dict(slots=7 if several else 0, pad=3 * several)
+        yield _case(2, 32, repeat=2, replay=situation, **rows)
+        yield _case(2, 16, repeat=2, replay=situation, heads="grouped", kda=True, **rows)
+        yield _case(3, 20, replay=situation, gap=4)
+    for kda in (False, True):
+        yield _case(2, 128, repeat=3, kda=kda, replay=SITUATIONS[-1])
+        yield _case(2, 64, kda=kda, replay=Situation((3,), 5, folded=2), decay=(-100.0, -100.0))
+
+
 def _case(
     hk: int,
     s: int,
@@ -254,11 +319,14 @@ def _case(
     fresh: bool = False,
     keys: Rand | None = None,
     note: str = "",
+    replay: Situation | None = None,
     tags: tuple[str, ...] = (),
 ) -> Case:
-    """lengths: tokens per sequence; keep: K, 0 for a rank-2 state; slots: R, with rows permuted.
+    """lengths: tokens per sequence, unless replay says it; keep: K, 0 for a rank-2 state; slots: R,
+    with rows permuted.
 
     Planes follow the ring unless start and head are given: newest T planes before the old one."""
+    lengths = replay.lengths if replay else lengths
     batch, n, hv = len(lengths), sum(lengths) + pad, hk * repeat
     label = f"hk={hk},hv={hv},s={s},t={'+'.join(map(str, lengths))}"
     label += (f",k={keep}" if keep else "") + f",{heads}"
@@ -267,6 +335,7 @@ def _case(
     named["head"] = head and "".join(map(str, head))
     named["g"] = f"{decay[0]:g}..{decay[1]:g}" if decay != (-20.0, -1e-4) else ""
     label += "".join(f",{key}={value}" for key, value in named.items() if value)
+    label += replay.label if replay else ""
     label += "".join(f",{word}" for word in (note, *tags) if word)
     plane, size = hv * s * s, 0.0 if fresh else 1.0
     shape = (slots or batch, keep, plane) if keep else (slots or batch, plane)
@@ -284,4 +353,7 @@ def _case(
         first = start or tuple(b % keep for b in range(batch))
         newest = head or tuple((f - t) % keep for f, t in zip(first, lengths, strict=True))
         inputs.update(start=ints(*first), head=ints(*newest))
+    if replay:
+        entry = (hk + hv) * s + hv * (s if kda else 1)
+        inputs.update(replay.inputs(slots or batch, entry))
     return Case(label, heads=heads, scale=scale, tags=tags, **inputs)

@@ -76,14 +76,14 @@ class GgmlGatedDeltaNet(Op):
         batch, tokens, heads, s = v.shape
         keep = state.shape[1]
         of_key = np.arange(heads) % q.shape[2]
-        decay = np.exp((g if g.ndim == 4 else g[..., None]).astype(np.float64))
+        decay = np.exp((g if g.ndim == 4 else g[..., None]).astype(np.float64)).astype(np.float32)
         o = np.zeros(v.shape, np.float32)
         planes = np.zeros((keep, batch, heads, s, s), np.float32)
         for b in range(batch):
             m = state[b, 0].reshape(heads, s, s)
             for t in range(tokens):
                 key, query = k[b, t, of_key], q[b, t, of_key]
-                m, o[b, t] = delta_step(
+                m, o[b, t], _ = delta_step(
                     m, query, key, v[b, t], decay[b, t], beta[b, t], 1.0 / np.sqrt(s)
                 )
                 age = tokens - 1 - t

@@ -10,7 +10,7 @@ whole row as it is. Rank 2 is the same with K = 1."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -20,6 +20,7 @@ from ..graph.op import Op
 from ..graph.spec import TensorSpec
 
 GAPS = "make it contiguous with cont"
+POOL_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
 
 
 def require_dense_rows(op: Op, arg: str, spec: TensorSpec) -> None:
@@ -31,6 +32,16 @@ def require_dense_rows(op: Op, arg: str, spec: TensorSpec) -> None:
 def require_contiguous(op: Op, arg: str, spec: TensorSpec) -> None:
     """Raise ShapeError for a tensor with gaps."""
     op.require(spec.contiguous, arg, "contiguous", f"strides {spec.byte_strides}", GAPS)
+
+
+def require_pool(op: Op, arg: str, spec: TensorSpec) -> None:
+    """Check the type and layout of a pool of keys or values: rows of block types are whole blocks
+    of the last axis, the head size."""
+    op.require_dtype(arg, spec, *POOL_TYPES)
+    block = spec.dtype.block
+    want = f"[..., D] with D a multiple of {block} for {spec.dtype.name}"
+    op.require(spec.shape[-1] % block == 0, arg, want, spec.shape, "use f16")
+    require_contiguous(op, arg, spec)
 
 
 def require_plain(op: Op, arg: str, spec: TensorSpec, shape: tuple[int, ...], dtype: str) -> None:
@@ -104,8 +115,9 @@ def sequences(op: Op, seq_offsets: np.ndarray, n: int) -> list[range]:
 class KeptState:
     """A copy of a kept state, read and written by sequence.
 
-    Raises BackendError for a row or plane index out of range, or two sequences with tokens that
-    share a row."""
+    folds: how many entries of a log each sequence adds to its state before its tokens.
+    Raises BackendError for a row or plane index out of range, or two sequences with tokens or folds
+    that share a row."""
 
     def __init__(
         self,
@@ -115,6 +127,7 @@ class KeptState:
         state_rows: np.ndarray,
         start: np.ndarray | None,
         head: np.ndarray | None,
+        folds: Sequence[int] | None = None,
     ) -> None:
         self.state = state.copy()
         self.planes = self.state.reshape(len(state), -1, state.shape[-1])
@@ -129,7 +142,8 @@ class KeptState:
         users: dict[int, int] = {}
         for b, rows in enumerate(rows_of):
             row = int(state_rows[b])
-            if rows and users.setdefault(row, b) != b:
+            used = bool(rows) or (folds is not None and folds[b] > 0)
+            if used and users.setdefault(row, b) != b:
                 got = f"{row} for sequences {users[row]} and {b}"
                 raise data_error(op, "state_rows", "a row of its own for each sequence", got)
 

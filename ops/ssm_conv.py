@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 
 import numpy as np
@@ -18,6 +17,7 @@ from .ragged import (
     require_plain,
     sequences,
 )
+from .replay import INPUTS, SITUATIONS, Replay, Situation, require_replay
 
 
 @register
@@ -29,12 +29,16 @@ class SsmConv(Op):
     plane the last W - 1 inputs of a sequence as [W-1, C], oldest first; start, head: i32 [B], given
     exactly when tail has planes (ops/ragged.py says which are read and written). y: [N, C], zero in
     padding rows. No bias, no activation. A fresh sequence has a tail of zeros.
-    Raises BackendError for offsets, rows or planes out of range and for a shared state row.
+    log: [R, L, C] f32, and log_head, n_replay, n_held, n_direct: i32 [B], all or none, for a tail
+    without planes: tokens that are computed but not committed (ops/replay.py). An entry is the row
+    of x.
+    Raises BackendError for offsets, rows, planes or numbers of entries out of range and for a
+    shared state row.
     Source: the short convolution of Mamba, Gu & Dao 2023."""
 
-    name, outputs = "ssm_conv", ("y", "tail_out")
-    inputs = ("x", "w", "seq_offsets", "state_rows", "tail", "start?", "head?")
-    writes = {"tail_out": "tail"}
+    name, outputs = "ssm_conv", ("y", "tail_out", "log_out?")
+    inputs = ("x", "w", "seq_offsets", "state_rows", "tail", "start?", "head?", *INPUTS)
+    writes = {"tail_out": "tail", "log_out": "log"}
     constants = ("w",)
 
     def infer(
@@ -46,7 +50,8 @@ class SsmConv(Op):
         tail: TensorSpec,
         start: TensorSpec | None,
         head: TensorSpec | None,
-    ) -> tuple[TensorSpec, TensorSpec]:
+        *replay: TensorSpec | None,
+    ) -> tuple[TensorSpec, ...]:
         self.require(x.rank == 2 and x.shape[1] >= 1, "x", "[N, C]", x.shape)
         self.require_dtype("x", x, "f32")
         require_dense_rows(self, "x", x)
@@ -57,7 +62,8 @@ class SsmConv(Op):
         batch = require_batch(self, seq_offsets)
         width = (w.shape[1] - 1) * channels
         require_kept(self, "tail", tail, width, batch, state_rows, start, head)
-        return x.like(), tail.like()
+        logged = require_replay(self, "tail", tail, channels, batch, replay)
+        return x.like(), tail.like(), *logged
 
     def reference(
         self,
@@ -68,21 +74,28 @@ class SsmConv(Op):
         tail: np.ndarray,
         start: np.ndarray | None,
         head: np.ndarray | None,
-    ) -> tuple[np.ndarray, np.ndarray]:
+        *replay: np.ndarray | None,
+    ) -> tuple[np.ndarray, ...]:
         rows_of = sequences(self, seq_offsets, len(x))
-        kept = KeptState(self, rows_of, tail, state_rows, start, head)
+        passes = Replay(self, rows_of, state_rows, replay)
+        kept = KeptState(self, rows_of, tail, state_rows, start, head, passes.folded)
         taps = w.T.astype(np.float64)
         y = np.zeros(x.shape, np.float32)
         for b, rows in enumerate(rows_of):
-            last = kept.read(b).reshape(len(taps) - 1, -1)
-            newest: deque[np.ndarray] = deque(maxlen=kept.count)
-            for i in rows:
-                window = np.vstack([last, x[i]])
-                y[i] = (taps * window).sum(0)
-                last = window[1:]
-                newest.appendleft(last)
-            kept.write(b, newest)
-        return y, kept.state
+            if not passes.busy(b):
+                continue
+            direct, width = passes.direct[b], len(taps) - 1
+            line = [*kept.read(b).reshape(width, -1), *passes.to_fold(b)]
+            settled = len(line) + direct
+            line += [*passes.to_hold(b), *x[rows.start : rows.stop]]
+            ends = range(settled, settled - max(direct, 1), -1)
+            kept.write(b, [np.vstack(line[end - width : end]) for end in ends[: kept.count]])
+            first = len(line) - len(rows)
+            for i, t in enumerate(rows):
+                y[t] = (taps * np.vstack(line[first + i - width : first + i + 1])).sum(0)
+                if i >= direct:
+                    passes.write(b, i, x[t])
+        return y, kept.state, *passes.outputs
 
     def cost(
         self,
@@ -93,13 +106,17 @@ class SsmConv(Op):
         tail: TensorSpec,
         start: TensorSpec | None,
         head: TensorSpec | None,
+        *replay: TensorSpec | None,
     ) -> Cost:
-        """Bytes of the tails of B sequences, and of the planes that N / B tokens each fill."""
+        """Bytes of the tails of B sequences, and of the planes that N / B tokens each fill.
+
+        With a log, each token is logged, and as many entries are read."""
         batch = state_rows.shape[0]
         plane = 4 * tail.shape[-1] * batch
         planes = min(tail.shape[1] if tail.rank == 3 else 1, -(-x.shape[0] // batch))
-        read = x.nbytes + w.nbytes + seq_offsets.nbytes + state_rows.nbytes + plane
-        return Cost(2 * x.size * w.shape[1], read, x.nbytes + plane * planes)
+        entries = x.nbytes if replay and replay[0] is not None else 0
+        read = x.nbytes + w.nbytes + seq_offsets.nbytes + state_rows.nbytes + plane + entries
+        return Cost(2 * x.size * w.shape[1], read, x.nbytes + plane * planes + entries)
 
     @staticmethod
     def cases() -> Iterable[Case]:
@@ -121,15 +138,23 @@ class SsmConv(Op):
         for turn in range(4):
             heads = tuple((start + turn) % 4 for start in range(4))
             yield _case(19, 4, (3, 1, 4, 6), keep=4, start=(0, 1, 2, 3), head=heads)
+        for situation in SITUATIONS:
+            several = len(situation.lengths) > 1
+            yield _case(33, 4, replay=situation, slots=7 if several else 0, pad=3 * several)
+            yield _case(64, 2, replay=situation, gap=31)
+        yield _case(300, 4, replay=SITUATIONS[-1])
         for t, keep in ((1, 0), (4, 0), (4, 4), (64, 0), (512, 0)):
             yield _case(6144, 4, (t,), keep=keep, tags=("perf",))
         yield _case(6144, 4, (4,) * 8, keep=4, tags=("perf",))
+        for folded in (0, 4):
+            replay = Situation((5,), 10, folded=folded)
+            yield _case(6144, 4, replay=replay, tags=("perf",))
 
 
 def _case(
     c: int,
     w: int,
-    lengths: tuple[int, ...],
+    lengths: tuple[int, ...] = (),
     *,
     keep: int = 0,
     pad: int = 0,
@@ -137,9 +162,12 @@ def _case(
     slots: int = 0,
     start: tuple[int, ...] | None = None,
     head: tuple[int, ...] | None = None,
+    replay: Situation | None = None,
     tags: tuple[str, ...] = (),
 ) -> Case:
-    """lengths: tokens per sequence; keep: K, 0 for a rank-2 tail; slots: R, with rows permuted."""
+    """lengths: tokens per sequence, unless replay says it; keep: K, 0 for a rank-2 tail; slots: R,
+    with rows permuted."""
+    lengths = replay.lengths if replay else lengths
     batch, n = len(lengths), sum(lengths) + pad
     label = f"c={c},w={w},t={'+'.join(map(str, lengths))}"
     named = {
@@ -150,6 +178,7 @@ def _case(
         "head": head and "".join(map(str, head)),
     }
     label += "".join(f",{key}={value}" for key, value in named.items() if value)
+    label += replay.label if replay else ""
     plane = (w - 1) * c
     inputs = dict(
         x=f32(n, c, gap=gap),
@@ -162,4 +191,6 @@ def _case(
         first = start or tuple(b % keep for b in range(batch))
         newest = head or tuple((s - t) % keep for s, t in zip(first, lengths, strict=True))
         inputs.update(start=ints(*first), head=ints(*newest))
+    if replay:
+        inputs.update(replay.inputs(slots or batch, c))
     return Case(label, tags=tags, **inputs)

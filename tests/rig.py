@@ -36,7 +36,7 @@ class Rig:
             else:
                 values.append(g.input(name, *spec_of(arrays[name])) if name in arrays else None)
         node = g.apply(make_op(op, attributes), tuple(values))
-        for i, label in enumerate(OPS[op].outputs):
+        for i, label in enumerate(node.output_names()):
             g.output(label, node.value(i))
         plan = cpu(threads).compile(g)
         self.pools = Pools(plan.states)

@@ -17,6 +17,7 @@ from ..bench.op_support import support_table
 from ..graph.case import op_cases
 from ..graph.op import Op
 from ..ops import OPS
+from .generated import write_or_check
 
 PAGE = Path("docs/ops.md")
 HEAD = """# Ops
@@ -49,7 +50,9 @@ def signature(cls: type[Op]) -> str:
     for f in fields:
         default = "" if f.default is dataclasses.MISSING else f" = {f.default!r}"
         parts.append(f"{f.name}: {f.type}{default}")
-    return f"{', '.join(cls.outputs)} = g.{cls.name}({', '.join(parts)})"
+    results = ", ".join(n for n in cls.outputs if not n.endswith("?"))
+    results += "".join(f"[, {n[:-1]}]" for n in cls.outputs if n.endswith("?"))
+    return f"{results} = g.{cls.name}({', '.join(parts)})"
 
 
 def properties(cls: type[Op]) -> list[str]:
@@ -58,7 +61,10 @@ def properties(cls: type[Op]) -> list[str]:
     if cls.view:
         lines.append("A view: the result is the input's memory, and nothing runs.")
     for output, source in cls.writes.items():
-        lines.append(f"`{output}` is the next version of the state `{source}`, in its memory.")
+        where = f"; it exists where `{source}` is given" if f"{output}?" in cls.outputs else ""
+        lines.append(
+            f"`{output}` is the next version of the state `{source}`, in its memory{where}."
+        )
     for output, sources in cls.inplace.items():
         names = " or ".join(f"`{s}`" for s in sources.split())
         lines.append(f"`{output}` may take the memory of {names} where that dies here.")
@@ -97,7 +103,7 @@ def row(cls: type[Op], taken: int) -> str:
     none = "none" if cls.expand is Op.expand else "expanded"
     where = "view" if cls.view else ", ".join(levels(cls.name)) or none
     test, perf = cases(cls)
-    results = ", ".join(cls.outputs)
+    results = ", ".join(cls.output_names())
     return f"| [{cls.name}](#{cls.name}) | {results} | {where} | {test} + {perf} | {taken} |\n"
 
 
@@ -123,14 +129,7 @@ def main(arguments: list[str]) -> int:
     if platform.machine() not in ("x86_64", "AMD64"):
         print(f"{PAGE} lists the kernels of an x86-64 build, which this is not", file=sys.stderr)
         return 0 if "--check" in arguments else 1
-    text = generate()
-    if "--check" not in arguments:
-        PAGE.write_text(text)
-        print(f"{PAGE}: {len(OPS)} ops")
-    elif not PAGE.exists() or PAGE.read_text() != text:
-        print(f"{PAGE} is out of date: make docs", file=sys.stderr)
-        return 1
-    return 0
+    return write_or_check(PAGE, generate(), "make docs", arguments)
 
 
 if __name__ == "__main__":

@@ -11,44 +11,55 @@ from pathlib import Path
 
 from ..graph.op import Op
 from ..ops import OPS
+from .generated import write_or_check
 
 STUB = Path("graph/opmethods.pyi")
 
 
 def _method(cls: type[Op]) -> str:
-    parts = ["self"]
+    """The method of an op; one that has more outputs with optional inputs is overloaded, and takes
+    these by name where they are given."""
+    optional = [n for n in cls.output_names() if f"{n}?" in cls.outputs]
+    if not optional:
+        return _signature(cls, len(cls.outputs), {})
+    written = [cls.writes[name] for name in optional]
+    without = _signature(cls, len(cls.outputs) - len(optional), dict.fromkeys(written, False))
+    given = _signature(cls, len(cls.outputs), dict.fromkeys(written, True))
+    return f"    @overload\n{without}    @overload\n{given}"
+
+
+def _signature(cls: type[Op], n_outputs: int, given: dict[str, bool]) -> str:
+    """One form of a method; given: whether inputs that decide over it are there."""
+    parts, by_name = ["self"], bool(cls.inputs) and cls.inputs[-1].startswith("*")
     for name in cls.inputs:
-        if name.endswith("?"):
-            parts.append(f"{name[:-1]}: Value | None = ...")
+        plain = name.rstrip("?")
+        if given.get(plain) and not by_name:
+            parts.append("*")
+            by_name = True
+        if plain in given:
+            parts.append(f"{plain}: Value" if given[plain] else f"{plain}: None = ...")
         else:
-            parts.append(f"{name}: Value")
-    if not (cls.inputs and cls.inputs[-1].startswith("*")):
+            parts.append(f"{plain}: Value" + (" | None = ..." if name.endswith("?") else ""))
+    if not by_name:
         parts.append("*")
     for f in dataclasses.fields(cls):  # type: ignore[arg-type]
         default = "" if f.default is dataclasses.MISSING else " = ..."
         parts.append(f"{f.name}: {f.type}{default}")
     parts.append("name: str = ...")
-    n = len(cls.outputs)
-    result = "Value" if n == 1 else f"tuple[{', '.join(['Value'] * n)}]"
+    result = "Value" if n_outputs == 1 else f"tuple[{', '.join(['Value'] * n_outputs)}]"
     return f"    def {cls.name}({', '.join(parts)}) -> {result}: ...\n"
 
 
 def generate() -> str:
     """The stub's text for the registered ops."""
-    head = "from .node import Value\n\nclass OpMethods:\n"
-    return head + "".join(_method(OPS[name]) for name in sorted(OPS))
+    methods = "".join(_method(OPS[name]) for name in sorted(OPS))
+    overloads = "from typing import overload\n\n" if "@overload" in methods else ""
+    return f"{overloads}from .node import Value\n\nclass OpMethods:\n{methods}"
 
 
 def main(arguments: list[str]) -> int:
     """Write or check; the exit code."""
-    text = generate()
-    if "--check" not in arguments:
-        STUB.write_text(text)
-        print(f"{STUB}: {len(OPS)} ops")
-    elif not STUB.exists() or STUB.read_text() != text:
-        print(f"{STUB} is out of date: make stub", file=sys.stderr)
-        return 1
-    return 0
+    return write_or_check(STUB, generate(), "make stub", arguments)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,12 @@ Threads: TypeAlias = Annotated[
     ),
 ]
 DeviceName: TypeAlias = Annotated[
-    str, typer.Option("--device", metavar="D", help="auto, or a name that `devices` lists.")
+    str,
+    typer.Option(
+        "--device",
+        metavar="D[,D]",
+        help="auto, or names that `devices` lists, commas between; earlier ones go first.",
+    ),
 ]
 Json: TypeAlias = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on standard output.")

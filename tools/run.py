@@ -11,6 +11,19 @@ import typer
 from .loading import load_model
 from .messages import note
 from .options import DeviceName, Json, ModelPath, Threads, integers
+from .speculation import (
+    Acceptance,
+    Asked,
+    DraftHead,
+    DraftMax,
+    DraftMin,
+    DraftModelPath,
+    NoAdaptive,
+    NRsSeq,
+    PMin,
+    Rollback,
+    Spec,
+)
 
 if TYPE_CHECKING:
     from ..engine import Generation
@@ -93,11 +106,23 @@ def run(
     ignore_eos: IgnoreEos = False,
     cache_type_k: CacheTypeK = "f16",
     cache_type_v: CacheTypeV = "f16",
+    spec: Spec = None,
+    draft_model: DraftModelPath = None,
+    draft_max: DraftMax = None,
+    draft_min: DraftMin = 0,
+    p_min: PMin = 0.0,
+    acceptance: Acceptance = "match",
+    draft_head: DraftHead = 0,
+    rollback: Rollback = "auto",
+    n_rs_seq: NRsSeq = None,
+    no_adaptive: NoAdaptive = False,
     as_json: Json = False,
 ) -> None:
     """Continue a prompt: the text goes to standard output as it comes, timings to standard error.
 
     With --json one object at the end is all that standard output gets."""
+    from ..engine import Session
+
     sampling: dict[str, Any] = {
         "temperature": temp,
         "top_k": top_k,
@@ -109,16 +134,36 @@ def run(
         "presence_penalty": presence_penalty,
         "seed": None if seed == -1 else seed,
     }
+    asked = Asked(
+        spec,
+        draft_model,
+        draft_max,
+        draft_min,
+        p_min,
+        rollback,
+        n_rs_seq,
+        no_adaptive,
+        acceptance,
+        draft_head,
+    )
     ids = _prompt_ids(prompt, tokens)
     _check(sampling, stop or [], {"--cache-type-k": cache_type_k, "--cache-type-v": cache_type_v})
-    loaded = load_model(model, device, threads)
-    session = loaded.session(ctx, cache_type_k=cache_type_k, cache_type_v=cache_type_v)
+    asked.check()
+    loaded = load_model(model, device, threads, draft_head)
+    plan = loaded.plan_session(
+        ctx, cache_type_k=cache_type_k, cache_type_v=cache_type_v, **asked.session_options()
+    )
+    speculation = asked.open(device, threads)
+    if speculation:
+        note(plan.summary)
+    session = Session(loaded, plan)
     generation = loaded.generate(
         loaded.tokenize(prompt) if prompt is not None else ids,
         n,
         stop=stop or (),
         ignore_eos=ignore_eos,
         session=session,
+        speculative=speculation,
         **sampling,
     )
     if as_json:
@@ -138,7 +183,7 @@ def _prompt_ids(prompt: str | None, tokens: str | None) -> list[int]:
 def _check(sampling: dict[str, Any], stops: list[str], cache_types: dict[str, str]) -> None:
     """Find what is wrong on the command line itself before a model is loaded."""
     from ..engine import SamplerParams
-    from ..engine.session import CACHE_TYPES
+    from ..engine.session_plan import CACHE_TYPES
     from ..graph.errors import RequestError
 
     try:
@@ -194,9 +239,20 @@ def _summary(generation: Generation, reason: str) -> str:
     parts = [
         f"prompt {times['prompt_n']} tokens, {times['prompt_per_second']:.1f} t/s",
         f"generated {times['predicted_n']} tokens, {times['predicted_per_second']:.1f} t/s",
+        *_drafts(times),
         reason,
         f"{model.name} on {model.device}" + (f", threads {threads}" if threads else ""),
     ]
     if not generation.sampler.params.greedy:
         parts.append(f"seed {generation.sampler.seed}")
     return " | ".join(parts)
+
+
+def _drafts(times: dict[str, Any]) -> list[str]:
+    """What speculation did, if it was asked for."""
+    if "draft_n" not in times:
+        return []
+    return [
+        f"drafts {times['draft_n_accepted']} of {times['draft_n']} kept in "
+        f"{times['draft_rounds']} rounds"
+    ]

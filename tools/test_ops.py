@@ -23,8 +23,8 @@ BackendName: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--backend",
-        metavar="B",
-        help="A name that `devices` lists.",
+        metavar="B[,B]",
+        help="Names that `devices` lists.",
         show_default="cpu; with --support all of them",
     ),
 ]

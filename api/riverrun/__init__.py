@@ -23,6 +23,7 @@ from .compiling import compile
 from .engine import Generation, Model, Result, SamplerParams, Session, load
 from .graph import Graph
 from .graph import errors as errors
+from .speculative import Speculation
 
 try:
     __version__ = _version("riverrun")
@@ -39,6 +40,7 @@ __all__ = [
     "Result",
     "SamplerParams",
     "Session",
+    "Speculation",
     "__version__",
     "compile",
     "devices",

@@ -3,12 +3,12 @@
 // vector depends neither on the others of its block nor on who computes the other splits.
 #pragma once
 
-#include "native_vec.hpp"
+#include "pool.hpp"
 
 namespace {
 
 constexpr int64_t kSplit = 256;
-constexpr int64_t kTile = 16;  // keys that are widened to f32 at a time
+constexpr int64_t kTile = 16;  // keys that are made f32 at a time
 constexpr int64_t kVecs = 16;  // query vectors of a block, unless one row has more
 constexpr int64_t kAhead = 8;  // rows from the one that is read to the one that is fetched
 constexpr int kQueries = kManyRegisters ? 4 : 2;  // times four keys: sums in registers
@@ -51,7 +51,7 @@ struct Scratch {
 // outside repeat one of these: they are computed with, but never read past.
 void tile_rows(const Pool& pool, const Rows& rows, int64_t tile, int64_t first, int64_t last,
                float* widened, const float** out) {
-  const int64_t room = padded(rows.size), bytes = rows.size * element_bytes(rows.dtype);
+  const int64_t room = padded(rows.size), bytes = pool_bytes(rows.dtype, rows.size);
   int64_t page = first / pool.page, in_page = first % pool.page;
   for (int64_t j = first; j < last; ++j) {
     const char* from = rows.base + (pool.table[page] * pool.page + in_page) * rows.stride;
@@ -62,7 +62,7 @@ void tile_rows(const Pool& pool, const Rows& rows, int64_t tile, int64_t first, 
     if (rows.dtype == RR_F32 && rows.size == room) {
       out[j - tile] = reinterpret_cast<const float*>(from);
     } else {
-      widen(to, from, rows.dtype, rows.size);
+      pool_values(to, from, rows.dtype, rows.size);
       out[j - tile] = to;
     }
     if (++in_page < pool.page) continue;

@@ -1,10 +1,10 @@
 // gated_delta_net, token by token. A few value rows of one head go through several tokens while
 // they lie in the first-level cache; where the state after a token belongs (a kept plane, or the
-// plane that the newest one gets in the end) is also where the next token reads it.
+// plane that the newest one gets in the end) is also where the next token reads it. With a log the
+// rows go through the whole pass so: what settles changes the state in place, and the rest goes on
+// in scratch, so that the state is read once, and written once or, where nothing settles, not.
 
-#include "kernel.hpp"
-#include "native_vec.hpp"
-#include "ragged.hpp"
+#include "delta_rule.hpp"
 
 namespace {
 
@@ -24,130 +24,11 @@ int supports(const rr_node* node, char* why, size_t size) {
   if (in[5].dtype != RR_I32 || !dense(in[5]))
     return refuse(why, size, "seq_offsets needs to be dense i32");
   const char* complaint = kept_complaint(in[7], in[6], in[8], in[9]);
+  if (*complaint) return refuse(why, size, complaint);
+  const int64_t heads = in[2].shape[1], of_head = in[2].shape[2];
+  const int64_t decays = heads * (in[3].rank == 3 ? of_head : 1);
+  complaint = replay_complaint(in + 10, in[7], (in[1].shape[1] + heads) * of_head + decays);
   return *complaint ? refuse(why, size, complaint) : 1;
-}
-
-struct Task {
-  const rr_tensor *q, *k, *v, *o;
-  const float *g, *beta;
-  Batch batch;
-  Kept kept;
-  int64_t key_heads, heads, size, room;  // room: size in whole vectors
-  float scale;
-  bool tiled, per_key;
-};
-
-Task read_task(const rr_node* node) {
-  const rr_tensor* in = node->inputs;
-  const int64_t size = in[2].shape[2];
-  const double scale = attr_float(node, "scale", 0.0);
-  return {&in[0],
-          &in[1],
-          &in[2],
-          &node->outputs[0],
-          static_cast<const float*>(in[3].data),
-          static_cast<const float*>(in[4].data),
-          read_batch(in[5]),
-          read_kept(in[7], in[6], in[8], in[9]),
-          in[0].shape[1],
-          in[2].shape[1],
-          size,
-          padded(size),
-          static_cast<float>(scale != 0.0 ? scale : 1.0 / sqrt(static_cast<double>(size))),
-          attr_is(node, "heads", "tiled"),
-          in[3].rank == 3};
-}
-
-float* head_ptr(const rr_tensor& t, int64_t row, int64_t head) {
-  return reinterpret_cast<float*>(static_cast<char*>(t.data) + row * t.strides[0] +
-                                  head * t.strides[1]);
-}
-
-int64_t key_head(const Task& task, int64_t head) {
-  return task.tiled ? head % task.key_heads : head * task.key_heads / task.heads;
-}
-
-// One token's operands over the key dimension, each of `room` floats.
-struct Keys {
-  float *decay, *decayed_k, *k, *q;
-};
-
-Keys keys_at(const Task& task, float* scratch, int64_t t) {
-  float* at = scratch + t * 4 * task.room;
-  return {at, at + task.room, at + 2 * task.room, at + 3 * task.room};
-}
-
-// M k of the decayed state is M (exp(g) k), so that predicting reads the state as it lies.
-void prepare(const Task& task, int64_t row, int64_t head, const Keys& to) {
-  const int64_t of = key_head(task, head);
-  const int64_t at = row * task.heads + head;
-  widen(to.k, head_ptr(*task.k, row, of), RR_F32, task.size);
-  widen(to.q, head_ptr(*task.q, row, of), RR_F32, task.size);
-  if (task.per_key) {
-    widen(to.decay, task.g + at * task.size, RR_F32, task.size);
-    for (int64_t i = 0; i < task.room; i += 16) {
-      const int64_t n = task.room - i < 16 ? task.room - i : 16;
-      store_part(to.decay + i, normal_exp16(load_part(to.decay + i, n)), n);
-    }
-  } else {
-    const float decay = normal_exp16(splat(task.g[at]))[0];
-    for (int64_t i = 0; i < task.room; ++i) to.decay[i] = decay;
-  }
-  for (int64_t i = 0; i < task.room; i += kLanes)
-    store_vec(to.decayed_k + i, load_vec(to.decay + i) * load_vec(to.k + i));
-}
-
-// The sums of R vectors, R being 1 or a multiple of 4.
-template <int R>
-void sum_rows(const vec (&acc)[R], float (&out)[R]) {
-  if (R == 1) {
-    out[0] = sums(acc[0], vec{}, vec{}, vec{})[0];
-    return;
-  }
-  for (int r = 0; r + 4 <= R; r += 4) {
-    const v4 four = sums(acc[r], acc[r + 1], acc[r + 2], acc[r + 3]);
-    memcpy(out + r, &four, sizeof four);
-  }
-}
-
-// One token for R rows of the state, from `from` to `to`, which may be the same place.
-template <int R>
-void step(const Task& task, const Keys& keys, const float* from, float* to, const float* v,
-          float beta, float* o) {
-  const int64_t size = task.size, whole = size / kLanes * kLanes, rest = size - whole;
-  vec acc[R] = {};
-  for (int64_t i = 0; i < whole; i += kLanes) {
-    const vec k = load_vec(keys.decayed_k + i);
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) acc[r] = fma_vec(load_vec(from + r * size + i), k, acc[r]);
-  }
-  if (rest > 0)
-    for (int r = 0; r < R; ++r)
-      acc[r] = fma_vec(load_vec(from + r * size + whole, rest), load_vec(keys.decayed_k + whole),
-                       acc[r]);
-  float d[R], out[R];
-  sum_rows(acc, d);
-  for (int r = 0; r < R; ++r) d[r] = beta * (v[r] - d[r]);
-
-  for (int r = 0; r < R; ++r) acc[r] = vec{};
-  for (int64_t i = 0; i < whole; i += kLanes) {
-    const vec decay = load_vec(keys.decay + i), k = load_vec(keys.k + i), q = load_vec(keys.q + i);
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      const vec m = fma_vec(vec_of(d[r]), k, load_vec(from + r * size + i) * decay);
-      store_vec(to + r * size + i, m);
-      acc[r] = fma_vec(m, q, acc[r]);
-    }
-  }
-  if (rest > 0)
-    for (int r = 0; r < R; ++r) {
-      const vec old = load_vec(from + r * size + whole, rest) * load_vec(keys.decay + whole);
-      const vec m = fma_vec(vec_of(d[r]), load_vec(keys.k + whole), old);
-      store_vec(to + r * size + whole, m, rest);
-      acc[r] = fma_vec(m, load_vec(keys.q + whole), acc[r]);
-    }
-  sum_rows(acc, out);
-  for (int r = 0; r < R; ++r) o[r] = out[r] * task.scale;
 }
 
 // Where the state of sequence b lies after its token t, and before it.
@@ -160,49 +41,108 @@ const float* state_before(const Task& task, int64_t b, int64_t t) {
   return t == 0 ? task.kept.source(b) : state_after(task, b, t - 1);
 }
 
-// One token of one head: its operands, and where the head's state lies before and after it.
+// One token of one head: its operands, and where the head's state lies before and after it, null
+// for the working copy. wrote: where the head's d is logged, null for nowhere.
 struct Token {
   Keys keys;
   const float *from, *v;
-  float *to, *o, beta;
-  bool first;  // of its pass: no token before has brought the state into the cache
+  float *to, *o, *wrote, beta;
 };
 
-Token token_at(const Task& task, int64_t b, int64_t head, int64_t t, const Keys& keys) {
-  const int64_t row = task.batch.first(b) + t, at = head * task.size * task.size;
-  return {keys,
-          state_before(task, b, t) + at,
-          head_ptr(*task.v, row, head),
-          state_after(task, b, t) + at,
-          head_ptr(*task.o, row, head),
-          task.beta[row * task.heads + head],
-          t == 0};
+// Value rows begin .. end - 1 of one head in the pass of sequence b, and a thread's scratch.
+struct Part {
+  int64_t b, head, begin, end;
+  Pass pass;
+  Token* tokens;
+  float *operands, *work;  // work: the working copy of a panel
+};
+
+Token token_at(const Task& task, const Part& part, int64_t t, const Keys& keys) {
+  const Pass& pass = part.pass;
+  const int64_t row = task.batch.first(part.b) + t, at = part.head * task.size * task.size;
+  Token token = {keys,
+                 state_before(task, part.b, t) + at,
+                 head_ptr(*task.v, row, part.head),
+                 state_after(task, part.b, t) + at,
+                 head_ptr(*task.o, row, part.head),
+                 nullptr,
+                 task.beta[row * task.heads + part.head]};
+  if (t < pass.direct) return token;
+  if (t > pass.direct || pass.held > 0) token.from = nullptr;
+  token.to = nullptr;
+  float* entry = task.replay.place(task.kept, pass, part.b, t);
+  token.wrote = entry + (task.key_heads + part.head) * task.size;
+  return token;
+}
+
+// Keys and decay of a logged token. Of the threads that share the head the one that has its first
+// row does it, and keys are logged by the first of the heads that read them.
+void log_operands(const Task& task, const Part& part, int64_t t, const Keys& keys) {
+  if (part.begin > 0) return;
+  float* entry = task.replay.place(task.kept, part.pass, part.b, t);
+  const int64_t decays = task.per_key ? task.size : 1, bytes = sizeof(float);
+  if (leads_keys(task, part.head))
+    memcpy(entry + key_head(task, part.head) * task.size, keys.k,
+           static_cast<size_t>(task.size * bytes));
+  memcpy(entry + (task.key_heads + task.heads) * task.size + part.head * decays, keys.decay,
+         static_cast<size_t>(decays * bytes));
 }
 
 // Brings the state of a later group of rows nearer. A pass of one token takes a quarter (AVX-512)
 // to a third (AVX2) less time so where the state comes from memory. Beyond the last row it does no
 // harm. Always inline: compilers drop calls of a function that does nothing but prefetch.
-inline __attribute__((always_inline)) void fetch_state(const Task& task, const Token& token,
-                                                       int64_t j) {
-  const float* at = token.from + (j + 2 * kRows) * task.size;
+inline __attribute__((always_inline)) void fetch_rows(const Task& task, const float* from) {
+  const float* at = from + 2 * kRows * task.size;
   for (int64_t i = 0; i < kRows * task.size; i += 16) __builtin_prefetch(at + i);
 }
 
+// Where a panel of value rows lies before and after a token or some entries.
+struct Move {
+  const float* from;
+  float* to;
+  bool first;  // nothing has brought the rows into the cache before
+};
+
 template <int R>
-void step_at(const Task& task, const Token& token, int64_t j) {
-  step<R>(task, token.keys, token.from + j * task.size, token.to + j * task.size, token.v + j,
-          token.beta, token.o + j);
+void step_at(const Task& task, const Token& token, int64_t j, const float* from, float* to) {
+  step<R>(task, token.keys, from, to, token.v + j, token.beta, token.o + j,
+          token.wrote ? token.wrote + j : nullptr);
 }
 
 // Value rows begin .. end - 1. Groups of rows depend on one another only from token to token.
-void step_rows(const Task& task, const Token& token, int64_t begin, int64_t end) {
+void step_rows(const Task& task, const Token& token, int64_t begin, int64_t end, Move move) {
   int64_t j = begin;
   for (; j + kRows <= end; j += kRows) {
-    if (token.first) fetch_state(task, token, j);
-    step_at<kRows>(task, token, j);
+    if (move.first) fetch_rows(task, move.from);
+    step_at<kRows>(task, token, j, move.from, move.to);
+    move.from += kRows * task.size;
+    move.to += kRows * task.size;
   }
-  for (; j + 4 <= end; j += 4) step_at<4>(task, token, j);
-  for (; j < end; ++j) step_at<1>(task, token, j);
+  for (; j + 4 <= end; j += 4) {
+    step_at<4>(task, token, j, move.from, move.to);
+    move.from += 4 * task.size;
+    move.to += 4 * task.size;
+  }
+  for (; j < end; ++j) {
+    step_at<1>(task, token, j, move.from, move.to);
+    move.from += task.size;
+    move.to += task.size;
+  }
+}
+
+void advance_rows(const Task& task, const Entries& entries, int64_t begin, int64_t end, Move move) {
+  int64_t j = begin;
+  for (; j + kRows <= end; j += kRows) {
+    if (move.first) fetch_rows(task, move.from);
+    advance<kRows>(task, entries, j, move.from, move.to);
+    move.from += kRows * task.size;
+    move.to += kRows * task.size;
+  }
+  for (; j < end; ++j) {
+    advance<1>(task, entries, j, move.from, move.to);
+    move.from += task.size;
+    move.to += task.size;
+  }
 }
 
 // Brings a later token's rows nearer. Tokens lie a page or more apart, where the hardware does not
@@ -217,49 +157,92 @@ inline __attribute__((always_inline)) void fetch_token(const Task& task, int64_t
     for (int64_t i = 0; i < task.size; i += 16) __builtin_prefetch(at + i);
 }
 
-// All tokens of sequence b for value rows begin .. end - 1 of a head.
-void run_head(const Task& task, int64_t b, int64_t head, int64_t begin, int64_t end,
-              float* scratch) {
-  const int64_t length = task.batch.length(b);
-  Token tokens[kChunk];
-  for (int64_t t = 0; t < length; t += kChunk) {
-    const int64_t n = length - t < kChunk ? length - t : kChunk;
-    for (int64_t i = 0; i < n; ++i) {
-      const Keys keys = keys_at(task, scratch, i);
-      prepare(task, task.batch.first(b) + t + i, head, keys);
-      tokens[i] = token_at(task, b, head, t + i, keys);
-    }
-    for (int64_t j = begin; j < end; j += kPanel)
-      for (int64_t i = 0; i < n; ++i) {
-        const int64_t ahead = t + i + kChunk;
-        if (j == begin && ahead < length) fetch_token(task, task.batch.first(b) + ahead, head);
-        step_rows(task, tokens[i], j, j + kPanel < end ? j + kPanel : end);
-      }
+// Folds, for value rows begin .. end - 1, before the first token.
+void fold_rows(const Task& task, const Part& part, int64_t begin, int64_t end) {
+  const Pass& pass = part.pass;
+  float* state = task.kept.target(part.b, 0) + (part.head * task.size + begin) * task.size;
+  const Entries entries = entries_of(task, part.b, 0, pass.folded, part.head);
+  advance_rows(task, entries, begin, end, {state, state, true});
+}
+
+// Held entries, from the state to the working copy, before the first token that is logged.
+void hold_rows(const Task& task, const Part& part, int64_t begin, int64_t end) {
+  const Pass& pass = part.pass;
+  const float* state = task.kept.source(part.b) + (part.head * task.size + begin) * task.size;
+  const Entries entries = entries_of(task, part.b, pass.folded, pass.held, part.head);
+  advance_rows(task, entries, begin, end, {state, part.work, pass.folded == 0});
+}
+
+// Tokens t .. t + n - 1, whose operands are prepared, for value rows begin .. end - 1.
+void run_panel(const Task& task, const Part& part, int64_t t, int64_t n, int64_t begin,
+               int64_t end) {
+  const Pass& pass = part.pass;
+  if (t == 0 && pass.folded > 0) fold_rows(task, part, begin, end);
+  for (int64_t i = 0; i < n; ++i) {
+    if (t + i == pass.direct && pass.held > 0) hold_rows(task, part, begin, end);
+    const int64_t ahead = t + i + kChunk;
+    if (begin == part.begin && ahead < pass.tokens)
+      fetch_token(task, task.batch.first(part.b) + ahead, part.head);
+    const Token& token = part.tokens[i];
+    const float* from = token.from ? token.from + begin * task.size : part.work;
+    float* to = token.to ? token.to + begin * task.size : part.work;
+    step_rows(task, token, begin, end, {from, to, t + i + pass.folded + pass.held == 0});
   }
 }
 
+// All of a sequence's pass for a part of a head. Tokens that are logged are the last chunk, or of
+// it, for there are no more of them than entries.
+void run_part(const Task& task, const Part& part) {
+  const Pass& pass = part.pass;
+  const int64_t most = task.replay.entries > kChunk ? task.replay.entries : kChunk;
+  int64_t t = 0;
+  do {
+    int64_t n = pass.tokens - t;
+    if (n > most) n = n - pass.logged() < kChunk ? n - pass.logged() : kChunk;
+    for (int64_t i = 0; i < n; ++i) {
+      const Keys keys = keys_at(task, part.operands, i);
+      prepare(task, task.batch.first(part.b) + t + i, part.head, keys);
+      part.tokens[i] = token_at(task, part, t + i, keys);
+      if (t + i >= pass.direct) log_operands(task, part, t + i, keys);
+    }
+    for (int64_t j = part.begin; j < part.end; j += kPanel)
+      run_panel(task, part, t, n, j, j + kPanel < part.end ? j + kPanel : part.end);
+    t += n;
+  } while (t < pass.tokens);
+}
+
+// About how much longer a pass takes than that of one token; entries take half a token's time.
+int64_t cost_of(const Pass& pass) {
+  return pass.idle() ? 0 : pass.tokens + (pass.folded + pass.held + 1) / 2;
+}
+
 // Units are blocks of kRows value rows, in order of sequence, head and row, and cost as much as
-// their sequence has tokens. A thread takes those that start in its part of the whole cost.
-void run_own(const Task& task, const rr_exec* exec, float* scratch) {
+// their sequence's pass. A thread takes those that start in its part of the whole cost.
+void run_own(const Task& task, const rr_exec* exec, Part part) {
   const int64_t per_head = (task.size + kRows - 1) / kRows, per_token = per_head * task.heads;
-  const Range own = split(exec, task.batch.tokens() * per_token);
-  int64_t cost = 0;
-  for (int64_t b = 0; b < task.batch.count; ++b) {
-    const int64_t length = task.batch.length(b);
-    if (length == 0) continue;
+  int64_t whole = 0, cost = 0;
+  for (int64_t b = 0; b < task.batch.count; ++b) whole += cost_of(task.replay.pass(task.batch, b));
+  const Range own = split(exec, whole * per_token);
+  for (part.b = 0; part.b < task.batch.count; ++part.b) {
+    part.pass = task.replay.pass(task.batch, part.b);
+    const int64_t each = cost_of(part.pass);
+    if (each == 0) continue;
     const auto unit_at = [&](int64_t at) {
-      const int64_t unit = at <= cost ? 0 : (at - cost + length - 1) / length;
+      const int64_t unit = at <= cost ? 0 : (at - cost + each - 1) / each;
       return unit < per_token ? unit : per_token;
     };
     const int64_t last = unit_at(own.end);
     for (int64_t unit = unit_at(own.begin); unit < last;) {
-      const int64_t head = unit / per_head, first = unit % per_head;
+      const int64_t first = unit % per_head;
       const int64_t count = last - unit < per_head - first ? last - unit : per_head - first;
       const int64_t end = (first + count) * kRows;
-      run_head(task, b, head, first * kRows, end < task.size ? end : task.size, scratch);
+      part.head = unit / per_head;
+      part.begin = first * kRows;
+      part.end = end < task.size ? end : task.size;
+      run_part(task, part);
       unit += count;
     }
-    cost += length * per_token;
+    cost += each * per_token;
   }
 }
 
@@ -271,26 +254,49 @@ void clear_padding(const Task& task, const rr_exec* exec) {
       memset(head_ptr(*task.o, i, h), 0, static_cast<size_t>(task.size) * sizeof(float));
 }
 
-int64_t scratch_floats(const rr_node* node) {
-  return (kChunk * 4 * padded(node->inputs[2].shape[2]) + 15) / 16 * 16;
+// Floats of each thread's scratch, in whole cache lines: operands, tokens, and the working copy.
+struct Scratch {
+  int64_t operands, tokens, work;
+
+  int64_t floats() const { return operands + tokens + work; }
+};
+
+Scratch scratch_of(const rr_node* node) {
+  const auto lines = [](int64_t floats) { return (floats + 15) / 16 * 16; };
+  const int64_t size = node->inputs[2].shape[2];
+  const rr_tensor& log = node->inputs[10];
+  const int64_t entries = present(log) ? log.shape[1] : 0;
+  const int64_t most = entries > kChunk ? entries : kChunk, token = sizeof(Token) / sizeof(float);
+  return {lines(most * 4 * padded(size)), lines(most * token),
+          entries > 0 ? lines(kPanel * size) : 0};
 }
 
 void run(const rr_node* node, const rr_exec* exec) {
   const Task task = read_task(node);
-  if (!check_batch(task.batch, task.v->shape[0], exec) || !check_kept(task.kept, task.batch, exec))
+  if (!check_batch(task.batch, task.v->shape[0], exec) ||
+      !check_replay(task.replay, task.batch, exec) ||
+      !check_kept(task.kept, task.batch, exec, task.replay.folded))
     return;
-  run_own(task, exec, static_cast<float*>(exec->workspace) + exec->thread * scratch_floats(node));
+  const Scratch scratch = scratch_of(node);
+  float* own = static_cast<float*>(exec->workspace) + exec->thread * scratch.floats();
+  Part part = {};
+  part.operands = own;
+  part.tokens = reinterpret_cast<Token*>(own + scratch.operands);
+  part.work = own + scratch.operands + scratch.tokens;
+  run_own(task, exec, part);
   clear_padding(task, exec);
 }
 
 size_t workspace(const rr_node* node, int32_t n_threads) {
-  return static_cast<size_t>(n_threads * scratch_floats(node)) * sizeof(float);
+  return static_cast<size_t>(n_threads * scratch_of(node).floats()) * sizeof(float);
 }
 
 int32_t tasks(const rr_node* node) {
   const rr_tensor& v = node->inputs[2];
   const int64_t size = v.shape[2], rows = v.shape[1] * size;
-  return static_cast<int32_t>(v.shape[0] * rows * size < 32768 ? 1 : (rows + kRows - 1) / kRows);
+  const int64_t folds = present(node->inputs[10]) ? node->inputs[6].shape[0] : 0;
+  const int64_t work = (v.shape[0] + folds) * rows * size;
+  return static_cast<int32_t>(work < 32768 ? 1 : (rows + kRows - 1) / kRows);
 }
 
 }  // namespace

@@ -80,14 +80,17 @@ struct Kept {
   return true;
 }
 
-[[maybe_unused]] inline bool check_kept(const Kept& kept, const Batch& batch, const rr_exec* exec) {
+// folds: how many entries of a log each sequence adds to its state, null for none.
+[[maybe_unused]] inline bool check_kept(const Kept& kept, const Batch& batch, const rr_exec* exec,
+                                        const int32_t* folds = nullptr) {
   if (!check_indices("state_rows", kept.row_of, batch.count, kept.rows, exec) ||
       !check_indices("start", kept.start, batch.count, kept.planes, exec) ||
       !check_indices("head", kept.head, batch.count, kept.planes, exec))
     return false;
+  const auto used = [&](int64_t b) { return batch.length(b) > 0 || (folds && folds[b] > 0); };
   for (int64_t b = 0; b < batch.count; ++b)
-    for (int64_t other = 0; other < b && batch.length(b) > 0; ++other) {
-      if (kept.row_of[other] != kept.row_of[b] || batch.length(other) == 0) continue;
+    for (int64_t other = 0; other < b && used(b); ++other) {
+      if (kept.row_of[other] != kept.row_of[b] || !used(other)) continue;
       char message[160];
       snprintf(message, sizeof message,
                "'state_rows' should be a row of its own for each sequence, got %d for sequences "

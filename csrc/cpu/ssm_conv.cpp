@@ -3,7 +3,7 @@
 
 #include "kernel.hpp"
 #include "native_vec.hpp"
-#include "ragged.hpp"
+#include "replay.hpp"
 
 namespace {
 
@@ -19,6 +19,8 @@ int supports(const rr_node* node, char* why, size_t size) {
     return refuse(why, size, "seq_offsets needs to be dense i32");
   const char* complaint =
       kept_complaint(node->inputs[4], node->inputs[3], node->inputs[5], node->inputs[6]);
+  if (*complaint) return refuse(why, size, complaint);
+  complaint = replay_complaint(node->inputs + 7, node->inputs[4], x.shape[1]);
   return *complaint ? refuse(why, size, complaint) : 1;
 }
 
@@ -27,6 +29,7 @@ struct Task {
   const float* w;
   Batch batch;
   Kept kept;
+  Replay replay;
   int64_t channels, width;  // width: taps
 };
 
@@ -37,10 +40,13 @@ struct Block {
   const float** rows;  // [width]
 };
 
-// Input number i of the sequence that starts at `begin`; negative ones come from the old tail.
-const float* input(const Task& task, int64_t begin, int64_t i, const Block& block) {
-  if (i < 0) return block.old + (i + task.width - 1) * kBlock;
-  const char* x = static_cast<const char*>(task.x->data) + (begin + i) * task.x->strides[0];
+// Input number i of sequence b; negative ones come from the log, and before that the old tail.
+const float* input(const Task& task, int64_t b, const Pass& pass, int64_t i, const Block& block) {
+  const int64_t live = pass.folded + pass.held;
+  if (i < -live) return block.old + (i + live + task.width - 1) * kBlock;
+  if (i < 0) return task.replay.entry(task.kept, b, live + i) + block.first;
+  const int64_t row = task.batch.first(b) + i;
+  const char* x = static_cast<const char*>(task.x->data) + row * task.x->strides[0];
   return reinterpret_cast<const float*>(x) + block.first;
 }
 
@@ -94,12 +100,11 @@ void convolve(const Task& task, float* y, const Block& block) {
   store_vec(y + whole, sum, rest);
 }
 
-void convolve_all(const Task& task, int64_t b, const Block& block) {
-  const int64_t begin = task.batch.first(b);
-  for (int64_t i = 0; i < task.batch.length(b); ++i) {
+void convolve_all(const Task& task, int64_t b, const Pass& pass, const Block& block) {
+  for (int64_t i = 0; i < pass.tokens; ++i) {
     for (int64_t t = 0; t < task.width; ++t)
-      block.rows[t] = input(task, begin, i - task.width + 1 + t, block);
-    float* y = output(task, begin + i, block);
+      block.rows[t] = input(task, b, pass, i - task.width + 1 + t, block);
+    float* y = output(task, task.batch.first(b) + i, block);
     if (task.width == 4)
       convolve<4>(task, y, block);
     else
@@ -107,24 +112,33 @@ void convolve_all(const Task& task, int64_t b, const Block& block) {
   }
 }
 
-void store_tails(const Task& task, int64_t b, const Block& block) {
-  const int64_t begin = task.batch.first(b), length = task.batch.length(b);
-  for (int64_t age = 0; age < task.kept.planes && age < length; ++age) {
+void store_tails(const Task& task, int64_t b, const Pass& pass, const Block& block) {
+  const int64_t settled = pass.direct - pass.held, states = pass.folded + pass.direct;
+  for (int64_t age = 0; age < task.kept.planes && age < states; ++age) {
     float* tail = task.kept.target(b, age) + block.first;
-    const int64_t oldest = length - age - task.width + 1;
+    const int64_t oldest = settled - age - task.width + 1;
     for (int64_t t = 0; t + 1 < task.width; ++t)
-      memcpy(tail + t * task.channels, input(task, begin, oldest + t, block),
+      memcpy(tail + t * task.channels, input(task, b, pass, oldest + t, block),
              static_cast<size_t>(block.count) * sizeof(float));
   }
+}
+
+// The entries read here are others than those that are written.
+void log_inputs(const Task& task, int64_t b, const Pass& pass, const Block& block) {
+  for (int64_t t = pass.direct; t < pass.tokens; ++t)
+    memcpy(task.replay.place(task.kept, pass, b, t) + block.first, input(task, b, pass, t, block),
+           static_cast<size_t>(block.count) * sizeof(float));
 }
 
 void run_block(const Task& task, const Block& block) {
   load_taps(task, block);
   for (int64_t b = 0; b < task.batch.count; ++b) {
-    if (task.batch.length(b) == 0) continue;
+    const Pass pass = task.replay.pass(task.batch, b);
+    if (pass.idle()) continue;
     load_old(task, b, block);
-    convolve_all(task, b, block);
-    store_tails(task, b, block);
+    convolve_all(task, b, pass, block);
+    store_tails(task, b, pass, block);
+    log_inputs(task, b, pass, block);
   }
   for (int64_t i = task.batch.tokens(); i < task.y->shape[0]; ++i)
     memset(output(task, i, block), 0, static_cast<size_t>(block.count) * sizeof(float));
@@ -142,9 +156,12 @@ void run(const rr_node* node, const rr_exec* exec) {
                      static_cast<const float*>(in[1].data),
                      read_batch(in[2]),
                      read_kept(in[4], in[3], in[5], in[6]),
+                     read_replay(in + 7),
                      in[1].shape[0],
                      in[1].shape[1]};
-  if (!check_batch(task.batch, in[0].shape[0], exec) || !check_kept(task.kept, task.batch, exec))
+  if (!check_batch(task.batch, in[0].shape[0], exec) ||
+      !check_replay(task.replay, task.batch, exec) ||
+      !check_kept(task.kept, task.batch, exec, task.replay.folded))
     return;
   float* scratch = static_cast<float*>(exec->workspace) + exec->thread * scratch_floats(task.width);
   const Range own = split(exec, task.channels, 16);
@@ -162,7 +179,8 @@ size_t workspace(const rr_node* node, int32_t n_threads) {
 
 int32_t tasks(const rr_node* node) {
   const rr_tensor &x = node->inputs[0], &w = node->inputs[1];
-  const int64_t work = (x.shape[0] + w.shape[1]) * x.shape[1];
+  const int64_t folds = present(node->inputs[7]) ? node->inputs[9].shape[0] : 0;
+  const int64_t work = (x.shape[0] + folds + w.shape[1]) * x.shape[1];
   return static_cast<int32_t>(work < 16384 ? 1 : (x.shape[1] + 63) / 64);
 }
 

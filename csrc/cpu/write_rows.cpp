@@ -1,15 +1,15 @@
 // write_rows: threads split the elements of a row, so that of equal indices the last row wins.
 
+#include "encode.hpp"
 #include "kernel.hpp"
-#include "native_vec.hpp"
+#include "pool.hpp"
 
 namespace {
 
 int supports(const rr_node* node, char* why, size_t size) {
   const rr_tensor &state = node->inputs[0], &rows = node->inputs[1], &idx = node->inputs[2];
-  if (state.dtype != RR_F32 && state.dtype != RR_F16 && state.dtype != RR_BF16)
-    return refuse(why, size, "the state needs to be f32, f16 or bf16");
-  if (state.rank < 2 || !dense(state)) return refuse(why, size, "the state needs to be dense");
+  if (state.rank < 2 || !dense_pool(state))
+    return refuse(why, size, "the state needs to be dense f32, f16, bf16, q8_0 or q4_0");
   if (rows.dtype != RR_F32 || rows.rank != state.rank || !dense_tail(rows, 1))
     return refuse(why, size, "rows need to be f32 and dense along the last axis");
   if (idx.dtype != RR_I32 || !dense(idx)) return refuse(why, size, "idx needs to be dense i32");
@@ -39,7 +39,13 @@ void narrow_bf16(uint16_t* to, const float* from, int64_t n) {
   for (; i < n; ++i) to[i] = f32_to_bf16(from[i]);
 }
 
+void encode_blocks(char* to, const float* from, const Encoder& e, int64_t n) {
+  for (int64_t i = 0; i < n; i += kBlock, to += e.bytes)
+    e.encode(from + i, reinterpret_cast<uint8_t*>(to));
+}
+
 void write(char* to, const float* from, uint32_t dtype, int64_t n) {
+  if (in_blocks(dtype)) return encode_blocks(to, from, *encoder_of(dtype), n);
   if (dtype == RR_F16)
     narrow_f16(reinterpret_cast<uint16_t*>(to), from, n);
   else if (dtype == RR_BF16)
@@ -51,7 +57,6 @@ void write(char* to, const float* from, uint32_t dtype, int64_t n) {
 // Elements part.begin .. part.end - 1 of row i, piece by piece between gaps.
 void write_part(const rr_tensor& state, const rr_tensor& rows, int64_t i, int64_t to, Range part,
                 int64_t piece) {
-  const int64_t bytes = element_bytes(state.dtype);
   char* target = static_cast<char*>(state.data) + to * state.strides[0];
   const int64_t last = rows.shape[rows.rank - 1];
   const int64_t before = i * (numel(rows) / rows.shape[0] / last);
@@ -59,9 +64,30 @@ void write_part(const rr_tensor& state, const rr_tensor& rows, int64_t i, int64_
     const int64_t at = part.begin % piece;
     const int64_t n = piece - at < part.end - part.begin ? piece - at : part.end - part.begin;
     const char* from = row_ptr(rows, before + (part.begin - at) / last);
-    write(target + part.begin * bytes, reinterpret_cast<const float*>(from) + at, state.dtype, n);
+    write(target + pool_bytes(state.dtype, part.begin), reinterpret_cast<const float*>(from) + at,
+          state.dtype, n);
     part.begin += n;
   }
+}
+
+// Blocks hold finite values only. Every thread looks at all rows, so that none writes before
+// another finds something.
+bool encodable(const rr_tensor& rows, const int32_t* idx, const Encoder& e, const rr_exec* exec) {
+  const int64_t n = rows.shape[0], last = rows.shape[rows.rank - 1];
+  const int64_t pieces = n > 0 ? n_rows(rows) / n : 0;
+  for (int64_t i = 0; i < n; ++i)
+    for (int64_t p = 0; p < pieces && idx[i] >= 0; ++p) {
+      const float most = peak(reinterpret_cast<const float*>(row_ptr(rows, i * pieces + p)), last);
+      if (e.takes(most)) continue;
+      char message[160];
+      snprintf(message, sizeof message,
+               "'rows' should be finite and small enough for a block's f16 scale, got a magnitude "
+               "of %g in row %lld",
+               static_cast<double>(most), static_cast<long long>(i));
+      exec->fail(exec, message);
+      return false;
+    }
+  return true;
 }
 
 void run(const rr_node* node, const rr_exec* exec) {
@@ -79,6 +105,7 @@ void run(const rr_node* node, const rr_exec* exec) {
   const int64_t inner = numel(state) / (limit > 0 ? limit : 1);
   const int64_t piece = dense_tail(rows, rows.rank - 1) ? inner : rows.shape[rows.rank - 1];
   if (inner == 0) return;
+  if (in_blocks(state.dtype) && !encodable(rows, idx, *encoder_of(state.dtype), exec)) return;
   const Range part = split(exec, inner, 32);
   for (int64_t i = 0; i < n; ++i)
     if (idx[i] >= 0) write_part(state, rows, i, idx[i], part, piece);

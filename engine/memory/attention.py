@@ -1,58 +1,116 @@
 """Paged attention memory: pages of 256 positions, a block table row per sequence.
 
-Source of the paging idea: Kwon et al. 2023, "Efficient Memory Management for LLM Serving"."""
+Source of paging and of shared pages: Kwon et al. 2023, "Efficient Memory Management for LLM
+Serving"."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from ...backends import Pools
 from ...graph.errors import RequestError
 from ...models.step import PAGE
 from .base import Memory, Reservation
+from .pages import Pages
 
 
 class PagedKV(Memory):
-    """Which pages hold which positions. block_table: i32 [n_seqs, pages_per_seq]."""
+    """Which pages hold which positions. block_table: i32 [n_seqs, pages_per_seq].
 
-    def __init__(self, n_seqs: int, n_pages: int, n_ctx: int) -> None:
+    states: names of the pool states [n_pages * PAGE, ...] whose rows lie in these pages. Copies of
+    a sequence share its pages until one of them writes. With a window, of layers whose queries at
+    position p see p - window + 1 .. p, commit frees the pages that no query from position
+    length - slack on sees: a sequence can go back to `slack` tokens less than the most it had.
+    Table entries of pages that a sequence does not hold are 0."""
+
+    def __init__(
+        self,
+        n_seqs: int,
+        n_pages: int,
+        n_ctx: int,
+        pools: Pools | None = None,
+        states: Iterable[str] = (),
+        window: int = 0,
+        slack: int = 0,
+    ) -> None:
         super().__init__(n_seqs)
-        self.n_ctx = n_ctx
-        self.block_table = np.zeros((n_seqs, -(-n_ctx // PAGE)), np.int32)
-        self._held: list[int] = [0] * n_seqs
-        self._free = list(range(n_pages))[::-1]
-
-    def reserve(self, batch: Sequence[Reservation]) -> None:
-        """Take pages for the new positions. Raises RequestError when the context is full."""
-        plan: list[tuple[int, int, int]] = []
-        wanted = 0
-        for seq, n in batch:
-            end = self._length[seq] + self._pending[seq] + n
-            if end > self.n_ctx:
+        self.n_ctx, self.window, self.slack = n_ctx, window, slack
+        self.pages = Pages(n_pages)
+        self.block_table = np.zeros((n_seqs, _pages(n_ctx)), np.int32)
+        self.pools, self.states = pools or Pools({}), list(states)
+        for name in self.states:
+            shape = self.pools.specs[name].shape
+            if shape[0] != n_pages * PAGE:
                 raise RequestError(
-                    f"sequence {seq}: {end} tokens do not fit in a context of {self.n_ctx}; "
+                    f"state {name!r} should have {n_pages * PAGE} rows, {PAGE} for each of "
+                    f"{n_pages} pages, got {list(shape)}"
+                )
+        self._first, self._end = [0] * n_seqs, [0] * n_seqs
+
+    def held(self, seq: int) -> range:
+        """The block table entries of the pages that a sequence holds."""
+        return range(self._first[seq], self._end[seq])
+
+    def refusal(self, batch: Sequence[Reservation]) -> str:
+        """Why the new positions, and own copies of shared pages they lie in, find no room."""
+        if len(batch) > 1 and len({seq for seq, *_ in batch}) < len(batch):
+            return f"sequences of a pass should be distinct, got {[seq for seq, *_ in batch]}"
+        wanted, left = 0, dict[int, int]()
+        for seq, n, *_ in batch:
+            start = self._length[seq] + self._pending[seq]
+            if start + n > self.n_ctx:
+                return (
+                    f"sequence {seq}: {start + n} tokens do not fit in a context of {self.n_ctx}; "
                     "load with a larger context (-c) or shorten the prompt"
                 )
-            pages = -(-end // PAGE)
-            plan.append((seq, n, pages))
-            wanted += max(0, pages - self._held[seq])
-        if wanted > len(self._free):
-            raise RequestError(f"{wanted} attention pages needed, {len(self._free)} free")
-        for seq, n, pages in plan:
-            for at in range(self._held[seq], pages):
-                self.block_table[seq, at] = self._free.pop()
-            self._held[seq] = max(pages, self._held[seq])
-            self._pending[seq] += n
+            wanted += max(0, _pages(start + n) - self._end[seq])
+            if n and start % PAGE:
+                page = self.block_table.item(seq, start // PAGE)
+                # When all but one of its owners have left it for copies, the last one keeps it.
+                if self.pages.owners(page) - left.get(page, 0) > 1:
+                    wanted += 1
+                    left[page] = left.get(page, 0) + 1
+        return self._shortage(wanted)
+
+    def _shortage(self, wanted: int) -> str:
+        if wanted <= self.pages.free:
+            return ""
+        return f"{wanted} attention pages needed, {self.pages.free} free; clear a sequence"
+
+    def _reserve(self, batch: Sequence[Reservation]) -> None:
+        for seq, n, *_ in batch:
+            start = self._length[seq] + self._pending[seq]
+            if n and start % PAGE:
+                self._own(seq, start)
+            for at in range(self._end[seq], _pages(start + n)):
+                self.block_table[seq, at] = self.pages.take()
+                self._end[seq] = at + 1
+        super()._reserve(batch)
+
+    def _own(self, seq: int, start: int) -> None:
+        """Make sure that writing from position start on, inside a page, reaches no other owner."""
+        page, used = self.block_table.item(seq, start // PAGE), start % PAGE
+        if self.pages.owners(page) == 1:
+            return
+        fresh = self.pages.take()
+        for name in self.states:
+            self.pools.copy(name, _rows(page, used), _rows(fresh, used))
+        self.block_table[seq, start // PAGE] = fresh
+        self.pages.give_back(page)
 
     def row(self, seq: int, position: int) -> int:
-        """The pool row of a position."""
-        return int(self.block_table[seq, position // PAGE]) * PAGE + position % PAGE
+        """The pool row of a position that is held."""
+        return self.block_table.item(seq, position // PAGE) * PAGE + position % PAGE
 
     def rows(self, seq: int, start: int, n: int) -> np.ndarray:
-        """The pool rows of positions start .. start + n, i32 [n]."""
-        at = np.arange(start, start + n)
-        return self.block_table[seq, at // PAGE] * PAGE + (at % PAGE).astype(np.int32)
+        """The pool rows of positions start .. start + n - 1, all held, i32 [n]."""
+        if start // PAGE == (start + n - 1) // PAGE:
+            row = self.row(seq, start)
+            return np.arange(row, row + n, dtype=np.int32)
+        at = np.arange(start, start + n, dtype=np.int32)
+        return self.block_table[seq, at // PAGE] * PAGE + at % PAGE
 
     def can_commit(self, seq: int, n: int) -> bool:
         """Any prefix of the pending tokens."""
@@ -62,24 +120,132 @@ class PagedKV(Memory):
         """Keep n; pages that held only forgotten positions are free again."""
         forgets = n < self._pending[seq]
         super()._commit(seq, n)
-        if forgets:
+        if forgets or self.window:
             self._release(seq)
 
     def can_remove(self, seq: int, start: int) -> bool:
-        """Any suffix, while nothing is pending."""
-        return 0 <= start <= self._length[seq] and self._pending[seq] == 0
+        """Any suffix, while nothing is pending and all that position start sees is held."""
+        if self._pending[seq] or not 0 <= start <= self._length[seq]:
+            return False
+        return start == 0 or self._first[seq] * PAGE <= self._seen_from(start)
 
     def _remove(self, seq: int, start: int) -> None:
         super()._remove(seq, start)
         self._release(seq)
 
+    def lose(self, seq: int) -> None:
+        """Pending tokens are forgotten: only their rows were written."""
+        self._commit(seq, 0)
+
     def max_rollback(self, seq: int) -> int:
         """Everything pending."""
         return self._pending[seq]
 
+    def _copy(self, src: int, dst: int) -> None:
+        for at in self.held(src):
+            self.pages.share(self.block_table.item(src, at))
+        self.block_table[dst] = self.block_table[src]
+        self._first[dst], self._end[dst] = self._first[src], self._end[src]
+
+    def save(self, seq: int) -> dict[str, np.ndarray]:
+        """By state, the rows of the sequence's last positions, up to its length: of all of them
+        or, with a window, of those that are held, from the start of a page on.
+
+        Raises RequestError while tokens are pending."""
+        if self._pending[seq]:
+            raise RequestError(
+                f"sequence {seq}: {self._pending[seq]} tokens are pending; commit before saving"
+            )
+        first = self._first[seq] * PAGE
+        n = self._length[seq] - first
+        saved = {name: np.empty(*self._storage(name, n)) for name in self.states}
+        for name, array in saved.items():
+            for rows, part in self._pieces(seq, first):
+                array[part] = self.pools.read(name, rows)
+        return saved
+
+    def check_restore(self, seq: int, length: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Raise RequestError when the length does not fit, pages are short, an array is missing,
+        misshapen or of another type, or does not reach back as far as the window."""
+        if not 0 <= length <= self.n_ctx:
+            raise RequestError(
+                f"sequence {seq}: {length} saved tokens do not fit in a context of {self.n_ctx}; "
+                "load with a larger context (-c)"
+            )
+        n = self._saved_rows(length, arrays)
+        for name in self.states:
+            shape, dtype = self._storage(name, n)
+            got = arrays.get(name)
+            if got is None or got.shape != shape or got.dtype != dtype:
+                found = "none" if got is None else f"{got.dtype} {list(got.shape)}"
+                raise RequestError(f"state {name!r} should be {dtype} {list(shape)}, got {found}")
+        start = self._start(length, n)
+        if start > self._seen_from(length):
+            raise RequestError(
+                f"sequence {seq}: the last {length - self._seen_from(length)} of {length} tokens "
+                f"should be saved in whole pages, got the last {n}"
+            )
+        why = self._shortage(_pages(length) - start // PAGE)
+        if why:
+            raise RequestError(why)
+
+    def _restore(self, seq: int, length: int, arrays: Mapping[str, np.ndarray]) -> None:
+        n = self._saved_rows(length, arrays)
+        start = self._start(length, n)
+        self._first[seq], self._end[seq] = start // PAGE, _pages(length)
+        for at in self.held(seq):
+            self.block_table[seq, at] = self.pages.take()
+        self._length[seq] = length
+        for name in self.states:
+            values = arrays[name][start - (length - n) :]
+            for rows, part in self._pieces(seq, start):
+                self.pools.write(name, rows, values[part])
+
+    def _storage(self, name: str, n: int) -> tuple[tuple[int, ...], np.dtype]:
+        """Shape and type of n rows of a state."""
+        spec = self.pools.specs[name]
+        return (n, *spec.storage_shape[1:]), np.dtype(spec.dtype.storage)
+
+    def _saved_rows(self, length: int, arrays: Mapping[str, np.ndarray]) -> int:
+        """How many rows each array should have: as many as the first one has, at most length."""
+        sizes = [len(arrays[name]) for name in self.states if name in arrays and arrays[name].ndim]
+        return min([length, *sizes[:1]])
+
+    def _start(self, length: int, saved: int) -> int:
+        """The first position to be held when the last `saved` of `length` ones are at hand."""
+        return max(self._kept_page(length), _pages(length - saved)) * PAGE
+
+    def _pieces(self, seq: int, start: int) -> Iterator[tuple[slice, slice]]:
+        """Positions start (of a page) to the length, page by page: rows of the pool, and these
+        positions less start."""
+        for at in range(start, self._length[seq], PAGE):
+            n = min(PAGE, self._length[seq] - at)
+            page = self.block_table.item(seq, at // PAGE)
+            yield _rows(page, n), slice(at - start, at - start + n)
+
+    def _seen_from(self, position: int) -> int:
+        """The first position that a query at this one sees."""
+        return max(0, position - self.window + 1) if self.window else 0
+
+    def _kept_page(self, length: int) -> int:
+        """The first page that a sequence of this length needs."""
+        return self._seen_from(max(0, length - self.slack)) // PAGE
+
     def _release(self, seq: int) -> None:
-        keep = -(-self._length[seq] // PAGE)
-        for at in range(self._held[seq] - 1, keep - 1, -1):
-            self._free.append(int(self.block_table[seq, at]))
-            self.block_table[seq, at] = 0
-        self._held[seq] = keep
+        """Give back the pages behind the sequence's end and those before what is needed."""
+        end = _pages(self._length[seq])
+        first = min(max(self._first[seq], self._kept_page(self._length[seq])), end)
+        for at in self.held(seq):
+            if not first <= at < end:
+                self.pages.give_back(self.block_table.item(seq, at))
+                self.block_table[seq, at] = 0
+        self._first[seq], self._end[seq] = first, end
+
+
+def _pages(positions: int) -> int:
+    return -(-positions // PAGE)
+
+
+def _rows(page: int, n: int) -> slice:
+    """The first n pool rows of a page."""
+    return slice(page * PAGE, page * PAGE + n)

@@ -6,11 +6,23 @@ call that is refused changes nothing."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
 
 from ...graph.errors import RequestError
 
-Reservation = tuple[int, int]  # sequence, number of tokens
+
+class Reservation(NamedTuple):
+    """n new tokens of a sequence; the first `sure` of them will certainly be kept, which spares
+    the cost of being able to forget them. again: committed tokens of `Memory.rerun` that the pass
+    runs before them; with new tokens, all of those."""
+
+    seq: int
+    n: int
+    sure: int = 0
+    again: int = 0
 
 
 class Memory(ABC):
@@ -26,24 +38,47 @@ class Memory(ABC):
         return self._length[seq]
 
     def pending(self, seq: int) -> int:
-        """Reserved tokens that are not committed yet."""
+        """Reserved tokens that are not committed yet; they may come from several passes."""
         return self._pending[seq]
 
+    def rerun(self, seq: int) -> int:
+        """How many of the last committed tokens must run again in front of the next pass."""
+        return 0
+
+    def unsettled(self, seq: int) -> bool:
+        """Whether a pass without new tokens has something to complete."""
+        return False
+
     @abstractmethod
+    def refusal(self, batch: Sequence[Reservation]) -> str:
+        """Why `reserve` would refuse; empty when it would not."""
+
     def reserve(self, batch: Sequence[Reservation]) -> None:
         """Make room for more tokens of each sequence, all or nothing. Raises RequestError."""
+        why = self.refusal(batch)
+        if why:
+            raise RequestError(why)
+        self._reserve(batch)
+
+    def _reserve(self, batch: Sequence[Reservation]) -> None:
+        for item in batch:
+            self._pending[item.seq] += item.n
 
     @abstractmethod
     def can_commit(self, seq: int, n: int) -> bool:
         """Whether the first n pending tokens can stay and the others be forgotten."""
 
-    def commit(self, seq: int, n: int) -> None:
-        """Keep the first n pending tokens, forget the others. Raises RequestError if it cannot."""
+    def commit(self, seq: int, n: int) -> int:
+        """Keep the first n pending tokens, forget the others; returns `rerun`.
+
+        Raises RequestError if it cannot."""
         if not self.can_commit(seq, n):
             raise RequestError(
-                f"sequence {seq}: cannot keep {n} of {self._pending[seq]} pending tokens"
+                f"sequence {seq}: cannot keep {n} of {self._pending[seq]} pending tokens; at most "
+                f"{self.max_rollback(seq)} can be forgotten"
             )
         self._commit(seq, n)
+        return self.rerun(seq)
 
     def _commit(self, seq: int, n: int) -> None:
         self._length[seq] += n
@@ -58,12 +93,60 @@ class Memory(ABC):
         if not self.can_remove(seq, start):
             raise RequestError(
                 f"sequence {seq}: cannot go back from {self._length[seq]} to {start} tokens"
+                + (f", {self._pending[seq]} are pending" if self._pending[seq] else "")
             )
         self._remove(seq, start)
 
     def _remove(self, seq: int, start: int) -> None:
         self._length[seq] = start
 
+    def lose(self, seq: int) -> None:
+        """A pass with this sequence failed half way: pending tokens are forgotten, and whatever
+        it may have damaged is rebuilt by running committed tokens again."""
+        self._pending[seq] = 0
+
     @abstractmethod
     def max_rollback(self, seq: int) -> int:
         """The most pending tokens that commit can forget."""
+
+    def copy(self, src: int, dst: int) -> None:
+        """Let the empty sequence dst go on from what src holds, which is settled.
+
+        Raises RequestError when dst is not empty or tokens of either are pending."""
+        if src == dst or self._length[dst] or self._pending[dst] or self._pending[src]:
+            raise RequestError(
+                f"cannot copy sequence {src} to {dst}: the target should be another, empty "
+                f"sequence and nothing pending, got {self._length[dst]} tokens and "
+                f"{self._pending[src]} pending; clear or commit first"
+            )
+        self._copy(src, dst)
+        self._length[dst] = self._length[src]
+
+    @abstractmethod
+    def _copy(self, src: int, dst: int) -> None:
+        """Copy or share what src holds."""
+
+    @abstractmethod
+    def save(self, seq: int) -> dict[str, np.ndarray]:
+        """Copies of what a settled sequence holds, by name."""
+
+    def restore(self, seq: int, length: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Bring a saved sequence of this length back into an empty one.
+
+        Raises RequestError, before anything changes, when an array is missing or misshapen."""
+        if self._length[seq] or self._pending[seq]:
+            raise RequestError(
+                f"sequence {seq} should be empty to restore into, got {self._length[seq]} tokens; "
+                "clear it first"
+            )
+        self.check_restore(seq, length, arrays)
+        self._restore(seq, length, arrays)
+        self._length[seq] = length
+
+    @abstractmethod
+    def check_restore(self, seq: int, length: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Raise RequestError when an array is missing or misshapen, or there is no room."""
+
+    @abstractmethod
+    def _restore(self, seq: int, length: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Write what `check_restore` has accepted."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from .base import Memory, Reservation
 
@@ -14,14 +16,26 @@ class HybridMemory(Memory):
         super().__init__(parts[0].n_seqs)
         self.parts = list(parts)
 
-    def reserve(self, batch: Sequence[Reservation]) -> None:
-        """Reserve in every part; a part that refuses leaves the earlier ones as they were.
+    def rerun(self, seq: int) -> int:
+        """What the neediest part asks for."""
+        return max(p.rerun(seq) for p in self.parts)
 
-        Attention memory is the only part that refuses, and it comes first."""
+    def unsettled(self, seq: int) -> bool:
+        """Whether any part is."""
+        return any(p.unsettled(seq) for p in self.parts)
+
+    def refusal(self, batch: Sequence[Reservation]) -> str:
+        """The first part's reason."""
         for part in self.parts:
-            part.reserve(batch)
-        for seq, n in batch:
-            self._pending[seq] += n
+            why = part.refusal(batch)
+            if why:
+                return why
+        return ""
+
+    def _reserve(self, batch: Sequence[Reservation]) -> None:
+        super()._reserve(batch)
+        for part in self.parts:
+            part._reserve(batch)
 
     def can_commit(self, seq: int, n: int) -> bool:
         """Whether every part can."""
@@ -41,6 +55,33 @@ class HybridMemory(Memory):
         for part in self.parts:
             part._remove(seq, start)
 
+    def rewind(self, seq: int, start: int) -> None:
+        """Take note that every part has been brought back to `start` tokens."""
+        super()._remove(seq, start)
+
+    def lose(self, seq: int) -> None:
+        """Every part loses it."""
+        super().lose(seq)
+        for part in self.parts:
+            part.lose(seq)
+
     def max_rollback(self, seq: int) -> int:
         """What the weakest part allows."""
         return min(p.max_rollback(seq) for p in self.parts)
+
+    def _copy(self, src: int, dst: int) -> None:
+        for part in self.parts:
+            part.copy(src, dst)
+
+    def save(self, seq: int) -> dict[str, np.ndarray]:
+        """The arrays of all parts."""
+        return {name: array for p in self.parts for name, array in p.save(seq).items()}
+
+    def check_restore(self, seq: int, length: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Every part's check."""
+        for part in self.parts:
+            part.check_restore(seq, length, arrays)
+
+    def _restore(self, seq: int, length: int, arrays: Mapping[str, np.ndarray]) -> None:
+        for part in self.parts:
+            part.restore(seq, length, arrays)

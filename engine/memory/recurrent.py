@@ -1,44 +1,166 @@
 """Recurrent memory: one row of convolution tail and delta-net state per sequence and layer.
 
-The state holds every token it has seen, so tokens are kept all or none can be forgotten; a whole
-sequence can always be cleared."""
+The state holds every token it has seen. What is here keeps tokens all or none; the strategies in
+snapshots.py, checkpoint.py and replay.py can forget some."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
 
 from ...backends import Pools
+from ...graph.errors import RequestError
 from .base import Memory, Reservation
+
+if TYPE_CHECKING:
+    from ..bound_step import BoundStep
+
+
+@dataclass(frozen=True)
+class RecurrentLayout:
+    """What a strategy needs of the graph: rows per sequence, planes of a row (0: no ring), entries
+    of the log (0: none)."""
+
+    rows: int = 1
+    planes: int = 0
+    log: int = 0
 
 
 class RecurrentMemory(Memory):
-    """states: names of the pool states whose row `seq` belongs to sequence `seq`."""
+    """states: names of the pool states whose row `seq` belongs to sequence `seq`; window: how many
+    tokens it can forget at least."""
 
-    def __init__(self, n_seqs: int, pools: Pools, states: Sequence[str]) -> None:
+    name: ClassVar[str] = "none"
+    host_copies: ClassVar[int] = 0  # of each sequence's state, in host memory
+
+    def __init__(self, n_seqs: int, pools: Pools, states: Sequence[str], window: int = 0) -> None:
         super().__init__(n_seqs)
-        self.pools, self.states = pools, list(states)
+        self.pools, self.states, self.window = pools, list(states), window
+        self._rerun = [0] * n_seqs
+        self._again = [0] * n_seqs  # what the last pass ran again
+        self.host_bytes = 0  # copied between the device's state and host memory so far
 
-    def reserve(self, batch: Sequence[Reservation]) -> None:
-        """Nothing to find: rows are fixed."""
-        for seq, n in batch:
-            self._pending[seq] += n
+    @classmethod
+    def layout(cls, window: int) -> RecurrentLayout:
+        """What the graph is to hold so that `window` tokens can be forgotten."""
+        return RecurrentLayout()
+
+    def fill(self, step: BoundStep, i: int, seq: int) -> None:
+        """Write the per-sequence data of item i, after `reserve` and before the run."""
+
+    def rerun(self, seq: int) -> int:
+        """Committed tokens that the state has not seen."""
+        return self._rerun[seq]
+
+    def refusal(self, batch: Sequence[Reservation]) -> str:
+        """Rows are fixed; new tokens come after all that have to run again."""
+        for seq, n, _, again in batch:
+            if again > self._rerun[seq] or (n and again != self._rerun[seq]):
+                return (
+                    f"sequence {seq}: {self._rerun[seq]} committed tokens should run again before "
+                    f"new ones, got {again}"
+                )
+        return ""
+
+    def _reserve(self, batch: Sequence[Reservation]) -> None:
+        for item in batch:
+            self._advance(item)
+            self._pending[item.seq] += item.n
+            self._rerun[item.seq] -= item.again
+            self._again[item.seq] = item.again
+
+    def _advance(self, item: Reservation) -> None:
+        """A strategy's own bookkeeping of a pass, before the counters change."""
 
     def can_commit(self, seq: int, n: int) -> bool:
-        """All pending tokens or, when there are none, none."""
+        """All pending tokens."""
         return n == self._pending[seq]
 
     def can_remove(self, seq: int, start: int) -> bool:
-        """Nothing, or everything."""
-        return self._pending[seq] == 0 and start in (0, self._length[seq])
+        """Nothing, everything, or what the strategy still reaches."""
+        if self._pending[seq]:
+            return False
+        return start in (0, self._length[seq]) or (
+            0 < start < self._length[seq] and self._reaches(seq, self._length[seq] - start)
+        )
+
+    def _reaches(self, seq: int, back: int) -> bool:
+        """Whether the state `back` committed tokens ago can be had."""
+        return False
 
     def _remove(self, seq: int, start: int) -> None:
-        """Back to the first token: the state before it is zero."""
-        had = self._length[seq]
+        if start == 0:
+            if self._length[seq]:
+                self._reset(seq)
+        elif start < self._length[seq]:
+            self._go_back(seq, self._length[seq] - start)
         super()._remove(seq, start)
-        if had and start == 0:
-            for name in self.states:
-                self.pools.zero_row(name, seq)
+
+    def _go_back(self, seq: int, back: int) -> None:
+        """Make the state `back` committed tokens ago the current one."""
+
+    def _reset(self, seq: int) -> None:
+        """The state before the first token, which is zero."""
+        self._rerun[seq] = 0
+        for name in self.states:
+            self.pools.write(name, self._place(seq), 0)
+
+    def rewind(self, seq: int, start: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Go back to the state after `start` tokens, which `save` gave then."""
+        self._write(seq, arrays)
+        self._length[seq], self._pending[seq] = start, 0
+
+    def lose(self, seq: int) -> None:
+        """Where the pass cannot have touched the committed state, that goes on; else all committed
+        tokens run again from an empty one."""
+        if self._again[seq] == 0 and self._intact(seq):
+            self._undo(seq)
+        else:
+            self._reset(seq)
+            self._rerun[seq] = self._length[seq]
+        super().lose(seq)
+
+    def _intact(self, seq: int) -> bool:
+        """Whether the last pass left the committed state alone, wherever it broke off."""
+        return False
+
+    def _undo(self, seq: int) -> None:
+        """Forget the pending tokens of an intact sequence."""
 
     def max_rollback(self, seq: int) -> int:
         """None."""
         return 0
+
+    def _place(self, seq: int) -> tuple[int, ...]:
+        """Where the newest settled state of a sequence lies in every state."""
+        return (seq,)
+
+    def _copy(self, src: int, dst: int) -> None:
+        self._reset(dst)
+        for name in self.states:
+            self.pools.copy(name, self._place(src), self._place(dst))
+
+    def save(self, seq: int) -> dict[str, np.ndarray]:
+        """The newest state, f32 [width] for each name."""
+        return {name: self.pools.read(name, self._place(seq)) for name in self.states}
+
+    def check_restore(self, seq: int, length: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """One f32 array of a row's width for each state."""
+        for name in self.states:
+            width = self.pools.specs[name].shape[-1:]
+            got = arrays.get(name)
+            if got is None or got.shape != width or got.dtype != np.float32:
+                found = "none" if got is None else f"{got.dtype} {list(got.shape)}"
+                raise RequestError(f"state {name!r} should be float32 {list(width)}, got {found}")
+
+    def _restore(self, seq: int, length: int, arrays: Mapping[str, np.ndarray]) -> None:
+        self._write(seq, arrays)
+
+    def _write(self, seq: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Make these the state, with nothing to go back to."""
+        self._reset(seq)
+        for name in self.states:
+            self.pools.write(name, self._place(seq), arrays[name])

@@ -36,7 +36,7 @@ def expansion(node: Node) -> Graph | None:
         got = ", ".join(map(str, specs))
         want = ", ".join(map(str, node.specs))
         raise GraphError(f"{node.op.name}: expansion should give {want}, got {got}")
-    for name, value in zip(node.op.outputs, values, strict=True):
+    for name, value in zip(node.output_names(), values, strict=True):
         g.output(name, value)
     return g
 

@@ -58,6 +58,10 @@ class Gemma3(Architecture):
         shape = attention_shape(self.hp, layer, self.near if near else self.wide)
         return replace(shape, window=self.window if near else 0, scale=self.scale)
 
+    def windows(self) -> dict[int, int]:
+        """The sliding layers."""
+        return {i: self.window for i, near in enumerate(self.sliding) if near and self.window}
+
     def wants(self) -> Iterator[Want]:
         """Tensor names and shapes."""
         hp = self.hp

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from ...graph import Value
+import numpy as np
+
+from ...graph import Graph, TensorSpec, Value
 from ...graph.errors import ModelError
 from ..architecture import Architecture, Want, register_architecture
 from ..blocks import Rope, attention, attention_shape, attention_wants, ffn, ffn_wants, norm
-from ..delta_net import DeltaNetShape, delta_net, delta_net_wants, read_delta_net
+from ..delta_net import DeltaNetShape, delta_net, delta_net_wants, read_delta_net, recur
 from ..gguf import INT_KINDS, GgufFile
-from ..step import StepGraph
+from ..step import DRAFT_HEAD, Capacity, StepGraph, StepShape
 
 
 @register_architecture
@@ -89,15 +91,65 @@ class Qwen35(Architecture):
 
     def trunk(self, s: StepGraph, x: Value) -> Value:
         """All trunk layers."""
-        g, hp = s.g, self.hp
-        for i in range(hp.n_layer):
-            with g.scope(f"blk.{i}"):
-                h = norm(s, x, f"blk.{i}.attn_norm.weight", hp.eps)
-                if self.recurrent[i]:
-                    mixed = delta_net(s, i, h, self.delta)
-                else:
-                    mixed = attention(s, i, h, attention_shape(hp, i, self.rope, gated=True))
-                x = g.add(x, mixed, name="attn_residual")
-                h = norm(s, x, f"blk.{i}.post_attention_norm.weight", hp.eps)
-                x = g.add(x, self.ffn(s, i, h), name="ffn_residual")
+        for i in range(self.hp.n_layer):
+            x = self._block(s, i, x, recurrent=self.recurrent[i])
         return x
+
+    def _block(self, s: StepGraph, i: int, x: Value, recurrent: bool) -> Value:
+        g, hp = s.g, self.hp
+        with g.scope(f"blk.{i}"):
+            h = norm(s, x, f"blk.{i}.attn_norm.weight", hp.eps)
+            if recurrent:
+                mixed = delta_net(s, i, h, self.delta)
+            else:
+                mixed = attention(s, i, h, attention_shape(hp, i, self.rope, gated=True))
+            x = g.add(x, mixed, name="attn_residual")
+            h = norm(s, x, f"blk.{i}.post_attention_norm.weight", hp.eps)
+            return g.add(x, self.ffn(s, i, h), name="ffn_residual")
+
+    def folds(self, shape: StepShape, capacity: Capacity, weights: dict[str, TensorSpec]) -> Graph:
+        """The recurrent layers without tokens: their operands are zeros that nobody reads."""
+        s, d = StepGraph(f"{self.name} folds", shape, capacity, weights), self.delta
+        u = s.g.constant(np.zeros((shape.n_tokens, d.channels), np.float32), "no_tokens")
+        gates = s.g.constant(np.zeros((shape.n_tokens, d.v_heads), np.float32), "no_gates")
+        for i in range(self.hp.n_layer):
+            if self.recurrent[i]:
+                with s.g.scope(f"blk.{i}"):
+                    s.g.output(f"blk.{i}", recur(s, i, u, gates, gates, d))
+        return s.g
+
+    def mtp(self, shape: StepShape, capacity: Capacity, weights: dict[str, TensorSpec]) -> Graph:
+        """The block after the trunk, fed with the embedding of a token and the row before it.
+
+        Its own row after the norm takes that row's place when it goes on by itself."""
+        hp = self.hp
+        if hp.n_layer_all == hp.n_layer:
+            raise ModelError(
+                f"this {self.name} model has no multi-token-prediction block "
+                f"({self.name}.nextn_predict_layers is 0); use another drafter"
+            )
+        s = StepGraph(f"{self.name} mtp n={shape.n_tokens}", shape, capacity, weights)
+        g, i = s.g, hp.n_layer
+        b = f"blk.{i}.nextn."
+        own = b + "embed_tokens.weight"
+        table = s.w(own if s.has(own) else "token_embd.weight")
+        with g.scope("nextn"):
+            e = g.get_rows(table, s.inputs.tokens, name="embed")
+            r = g.input("hidden_in", (shape.n_tokens, hp.n_embd))
+            e = g.rms_norm(e, s.w(b + "enorm.weight"), eps=hp.eps, name="enorm")
+            r = g.rms_norm(r, s.w(b + "hnorm.weight"), eps=hp.eps, name="hnorm")
+            both = g.concat(e, r, axis=1, name="e_h")
+            x = g.mul_mat(both, s.w(b + "eh_proj.weight"), name="eh_proj")
+        x = self._block(s, i, x, recurrent=False)
+        last = b + "shared_head_norm.weight"
+        self.finish(s, x, last if s.has(last) else "output_norm.weight", self._mtp_head)
+        return g
+
+    def draft_head_weight(self, has: Callable[[str], bool]) -> str:
+        """The tensor that the multi-token-prediction block's head multiplies with."""
+        own = f"blk.{self.hp.n_layer}.nextn.shared_head_head.weight"
+        return own if has(own) else self.head_weight(has)
+
+    def _mtp_head(self, s: StepGraph, h: Value) -> Value:
+        name = DRAFT_HEAD if s.shape.head else self.draft_head_weight(s.has)
+        return s.g.mul_mat(h, s.w(name), name="output")

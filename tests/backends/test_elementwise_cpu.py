@@ -7,11 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from one_op import bits, compute, cpu, feed, normal, run_graph, unwritten
-from riverrun.graph import Graph, make_op
-
-# One step of the subnormal numbers, times the largest factor that a function puts on one.
-FLOOR = 2e-43
+from kernel_checks import (
+    check_all,
+    check_curve,
+    check_edges,
+    check_padding,
+    check_reused_memory,
+    check_rows,
+)
+from one_op import bits, compute, feed, normal
+from riverrun.graph import Graph
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
@@ -52,10 +57,7 @@ def test_relative_error_is_below_1e_6_everywhere(op: str) -> None:
     x = sweep(lo, hi)
     with np.errstate(over="ignore"):
         want = f(x.astype(np.float64))
-    error = np.abs(compute(op, x[None])[0] - want)
-    allowed = 1e-6 * np.abs(want) + FLOOR
-    worst = int((error / allowed).argmax())
-    assert error[worst] <= allowed[worst], f"{op}({x[worst]!r}) is off by {error[worst]:.3g}"
+    check_curve(op, want, x)
 
 
 @pytest.mark.parametrize("lo, hi", [(-20, -10), (-60, -40), (-87, -80), (-90, -10), (15, 25)])
@@ -79,20 +81,8 @@ EDGES = np.array(
 )
 @pytest.mark.filterwarnings("ignore:invalid value")
 def test_edges(op: str) -> None:
-    got = compute(op, EDGES[None])[0]
-    want = make_op(op, {}).reference(EDGES[None])[0]
-    np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
-    np.testing.assert_allclose(got, want, rtol=1e-6, atol=FLOOR)
-    signed = (np.isfinite(EDGES) | (EDGES > 0)) & ~np.isnan(want)
-    if op != "relu":
-        np.testing.assert_array_equal(np.signbit(got)[signed], np.signbit(want)[signed])
-    alone = np.concatenate([compute(op, EDGES[i : i + 1, None])[0] for i in range(EDGES.size)])
-    np.testing.assert_array_equal(bits(alone), bits(got))
-
-
-def permuted(g: Graph, x: Any, axes: tuple[int, ...]) -> Any:
-    """A value of x's shape whose memory order is that of the permuted axes."""
-    return g.permute(x, axes=axes)
+    signed = (np.isfinite(EDGES) | (EDGES > 0)) & (op != "relu")
+    check_edges(op, EDGES, signed)
 
 
 @pytest.mark.parametrize("axes", [(1, 0), (0, 2, 1), (2, 0, 1), (3, 1, 0, 2), (5, 3, 1, 0, 2, 4)])
@@ -113,7 +103,6 @@ def test_any_strides(axes: tuple[int, ...], threads: int) -> None:
     g.output("row", g.mul(a, row))
     g.output("mixed", g.add(g.neg(a), b))
     g.output("concat", g.concat(a, row, b, axis=-2))
-    got = run_graph(g, {"x": x, "other": other}, threads)
     want = {
         "neg": -moved,
         "scale": (moved.astype(np.float64) * 0.3 + 2.0).astype(np.float32),
@@ -124,8 +113,7 @@ def test_any_strides(axes: tuple[int, ...], threads: int) -> None:
         "mixed": other.transpose(axes) - moved,
         "concat": np.concatenate([moved, flat, other.transpose(axes)], -2),
     }
-    for name, array in want.items():
-        np.testing.assert_array_equal(got[name], array, err_msg=name)
+    check_all(g, {"x": x, "other": other}, threads, want)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -171,39 +159,20 @@ ROW_OPS: dict[str, tuple[int, tuple[int, ...], dict[str, Any]]] = {
     "l2_norm": (1, (3, 33), {"eps": 1e-6, "form": "add"}),
     "top_k": (1, (100,), {"k": 7}),
 }
-SIZES = (*range(1, 18), 33, 65, 260)
 
 
 @pytest.mark.parametrize("op", ROW_OPS)
 def test_rows_do_not_depend_on_company_or_threads(op: str) -> None:
     count, width, attributes = ROW_OPS[op]
     rows = [np.abs(normal(i, 260, *width)) + 0.01 for i in range(count)]
-
-    def run(*arrays: np.ndarray, threads: int = 1) -> list[np.ndarray]:
-        got = compute(op, *arrays, threads=threads, **attributes)
-        return list(got) if isinstance(got, tuple) else [got]
-
-    alone = [run(*(a[i : i + 1] for a in rows)) for i in range(20)]
-    for threads in (1, 2):
-        for n in SIZES:
-            wanted = n % 20
-            arrays = [np.concatenate([a[100 : 100 + n - 1], a[wanted : wanted + 1]]) for a in rows]
-            arrays = [np.roll(a, n // 2, axis=0) for a in arrays]
-            at = (n - 1 + n // 2) % n
-            for got, want in zip(run(*arrays, threads=threads), alone[wanted], strict=True):
-                np.testing.assert_array_equal(bits(got[at]), bits(want[0]), err_msg=f"n={n}")
+    check_rows(op, rows, attributes)
 
 
 @pytest.mark.parametrize("op", ROW_OPS)
 def test_padding_rows_are_left_alone(op: str) -> None:
     count, width, attributes = ROW_OPS[op]
     arrays = [np.abs(normal(i, 6, *width)) for i in range(count)]
-    whole = compute(op, *arrays, **attributes)
-    part = compute(op, *arrays, rows=4, **attributes)
-    for a, b in zip(whole, part, strict=True) if isinstance(whole, tuple) else [(whole, part)]:
-        np.testing.assert_array_equal(bits(a[:4]), bits(b[:4]))
-        if op not in ("argmax",):
-            assert unwritten(b[4:])
+    check_padding(op, arrays, attributes, skipped=op != "argmax")
 
 
 def chain(g: Graph, x: Any, wide: Any, positions: Any) -> list[Any]:
@@ -234,16 +203,7 @@ def test_reused_memory_changes_nothing(threads: int) -> None:
         "wide": normal(2, 6, 8, 64),
         "positions": np.array([0, 5, 700, 8000, 3, 100000], np.int32),
     }
-    reusing, keeping = Graph("reusing"), Graph("keeping")
-    last = chain(reusing, *feed(reusing, arrays))[-1]
-    reusing.output("last", last)
-    for i, value in enumerate(chain(keeping, *feed(keeping, arrays))):
-        keeping.output(f"step{i}", value)
-    plans = [cpu().compile(g).memory.arena_bytes for g in (reusing, keeping)]
-    assert plans[0] * 4 < plans[1]
-    kept = list(run_graph(keeping, arrays, threads).values())
-    got = run_graph(reusing, arrays, threads)["last"]
-    np.testing.assert_array_equal(bits(got), bits(kept[-1]))
+    check_reused_memory(chain, arrays, threads)
 
 
 VOCABULARY = 248320

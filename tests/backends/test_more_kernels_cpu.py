@@ -12,17 +12,24 @@ from typing import Any
 import numpy as np
 import pytest
 import riverrun.models.quant  # noqa: F401
+from kernel_checks import (
+    FLOOR,
+    check_all,
+    check_curve,
+    check_edges,
+    check_padding,
+    check_reused_memory,
+    check_rows,
+)
 from one_op import bits, compute, cpu, feed, normal, run_graph, unwritten
 from riverrun.backends.base import Pools
 from riverrun.backends.cpu import instruction_sets
-from riverrun.graph import Graph, HostTensor, TensorSpec, make_op
+from riverrun.graph import Graph, HostTensor, TensorSpec
 from riverrun.graph.codec import encode
 from riverrun.graph.dtype import dtype
 from riverrun.graph.errors import BackendError
 from riverrun.ops.mul_mat import WEIGHT_TYPES
 
-# One step of the subnormal numbers, times the largest factor that a function puts on one.
-FLOOR = 2e-43
 _erfc = np.vectorize(math.erfc, otypes=[np.float64])
 
 
@@ -47,11 +54,7 @@ def test_relative_error_is_below_1e_6_everywhere(op: str) -> None:
     x = np.concatenate([np.linspace(lo, hi, 50001), small, -small, turns, near])
     x = x.astype(np.float32)
     x = x[(x >= lo) & (x <= hi) & ((x > 0) | (op != "log"))]
-    want = f(x.astype(np.float64))
-    error = np.abs(compute(op, x[None])[0] - want)
-    allowed = 1e-6 * np.abs(want) + FLOOR
-    worst = int((error / allowed).argmax())
-    assert error[worst] <= allowed[worst], f"{op}({x[worst]!r}) is off by {error[worst]:.3g}"
+    check_curve(op, f(x.astype(np.float64)), x)
 
 
 @pytest.mark.parametrize("op", ["sin", "cos"])
@@ -72,14 +75,7 @@ EDGES = np.array(
 @pytest.mark.parametrize("op", ["gelu_erf", "log", "sin", "cos", "abs"])
 @pytest.mark.filterwarnings("ignore:invalid value")
 def test_edges(op: str) -> None:
-    got = compute(op, EDGES[None])[0]
-    want = make_op(op, {}).reference(EDGES[None])[0]
-    np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
-    np.testing.assert_allclose(got, want, rtol=1e-6, atol=FLOOR)
-    signed = ~np.isnan(want)
-    np.testing.assert_array_equal(np.signbit(got)[signed], np.signbit(want)[signed])
-    alone = np.concatenate([compute(op, EDGES[i : i + 1, None])[0] for i in range(EDGES.size)])
-    np.testing.assert_array_equal(bits(alone), bits(got))
+    check_edges(op, EDGES, np.ones(EDGES.shape, bool))
 
 
 ROW_OPS: dict[str, tuple[str, tuple[tuple[int, ...], ...], dict[str, Any]]] = {
@@ -93,38 +89,20 @@ ROW_OPS: dict[str, tuple[str, tuple[tuple[int, ...], ...], dict[str, Any]]] = {
     "sigmoid": ("topk_moe", ((130,),), {"k": 6, "normalize": True, "gating": "sigmoid"}),
     **{to: ("cast", ((160,),), {"to": to}) for to in ("q8_0", "q5_0", "q4_0")},
 }
-SIZES = (*range(1, 18), 33, 65, 260)
 
 
 @pytest.mark.parametrize("name", ROW_OPS)
 def test_rows_do_not_depend_on_company_or_threads(name: str) -> None:
     op, widths, attributes = ROW_OPS[name]
     rows = [np.abs(normal(i, 260, *width)) + 0.01 for i, width in enumerate(widths)]
-
-    def run(*arrays: np.ndarray, threads: int = 1) -> list[np.ndarray]:
-        got = compute(op, *arrays, threads=threads, **attributes)
-        return list(got) if isinstance(got, tuple) else [got]
-
-    alone = [run(*(a[i : i + 1] for a in rows)) for i in range(20)]
-    for threads in (1, 2):
-        for n in SIZES:
-            wanted = n % 20
-            arrays = [np.concatenate([a[100 : 100 + n - 1], a[wanted : wanted + 1]]) for a in rows]
-            arrays = [np.roll(a, n // 2, axis=0) for a in arrays]
-            at = (n - 1 + n // 2) % n
-            for got, want in zip(run(*arrays, threads=threads), alone[wanted], strict=True):
-                np.testing.assert_array_equal(bits(got[at]), bits(want[0]), err_msg=f"n={n}")
+    check_rows(op, rows, attributes)
 
 
 @pytest.mark.parametrize("name", ROW_OPS)
 def test_padding_rows_are_left_alone(name: str) -> None:
     op, widths, attributes = ROW_OPS[name]
     arrays = [np.abs(normal(i, 6, *width)) for i, width in enumerate(widths)]
-    whole = compute(op, *arrays, **attributes)
-    part = compute(op, *arrays, rows=4, **attributes)
-    for a, b in zip(whole, part, strict=True) if isinstance(whole, tuple) else [(whole, part)]:
-        np.testing.assert_array_equal(bits(a[:4]), bits(b[:4]))
-        assert unwritten(b[4:])
+    check_padding(op, arrays, attributes)
 
 
 def test_topk_moe_with_a_bias_does_not_depend_on_company() -> None:
@@ -199,7 +177,6 @@ def test_any_strides(axes: tuple[int, ...], threads: int) -> None:
     g.output("set", g.set(a, g.view(b, axis=1, start=0, stop=half), axis=1, start=2))
     g.output("argsort", g.argsort(a, order="asc"))
     g.output("div", g.div(a, b))
-    got = run_graph(g, {"x": x, "other": other}, threads)
     put = moved.copy()
     put[:, 2 : 2 + half] = second[:, :half]
     want = {
@@ -209,8 +186,7 @@ def test_any_strides(axes: tuple[int, ...], threads: int) -> None:
         "argsort": np.argsort(moved, axis=-1, kind="stable"),
         "div": moved / second,
     }
-    for name, array in want.items():
-        np.testing.assert_array_equal(got[name], array, err_msg=name)
+    check_all(g, {"x": x, "other": other}, threads, want)
 
 
 def chain(g: Graph, x: Any, a: Any) -> list[Any]:
@@ -236,16 +212,7 @@ def chain(g: Graph, x: Any, a: Any) -> list[Any]:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_reused_memory_changes_nothing(threads: int) -> None:
     arrays = {"x": normal(1, 6, 32, 64), "a": normal(2, 6, 32, 32) / 32}
-    reusing, keeping = Graph("reusing"), Graph("keeping")
-    reusing.output("last", chain(reusing, *feed(reusing, arrays))[-1])
-    for i, value in enumerate(chain(keeping, *feed(keeping, arrays))):
-        keeping.output(f"step{i}", value)
-    plans = [cpu().compile(g).memory.arena_bytes for g in (reusing, keeping)]
-    assert plans[0] * 4 < plans[1]
-    kept = list(run_graph(keeping, arrays, threads).values())
-    got = run_graph(reusing, arrays, threads)["last"]
-    assert np.isfinite(got).all()
-    np.testing.assert_array_equal(bits(got), bits(kept[-1]))
+    check_reused_memory(chain, arrays, threads)
 
 
 EXPERTS, USED, M = 5, 4, 40

@@ -19,7 +19,7 @@ from riverrun.graph.case import op_cases
 from riverrun.tools.gen_stub import STUB, generate
 
 IR = ("graph.dtype", "graph.codec", "graph.errors")
-EVERYTHING = ("graph", "ops", "backends", "models", "engine", "bench")
+EVERYTHING = ("graph", "ops", "backends", "models", "engine", "speculative", "bench")
 
 
 class May(NamedTuple):
@@ -42,12 +42,15 @@ IMPORTS = {
     "models/quant": May(IR, ("numpy",)),
     "models/tokenizer": May(IR, ("numpy", "tokenizers", "sentencepiece")),
     "engine": May(("graph", "backends", "models"), ("numpy", "jinja2")),
-    "bench": May(("graph", "engine", "models", "backends"), ("numpy", "rich", "ik_llama_cpp")),
+    "speculative": May(("graph", "engine", "models"), ("numpy",)),
+    "bench": May(
+        ("graph", "engine", "speculative", "models", "backends"), ("numpy", "rich", "ik_llama_cpp")
+    ),
     "api/riverrun": May(EVERYTHING, ("numpy",)),
     "tools": May((*EVERYTHING, "api", "_cpu"), ("numpy", "typer", "rich")),
 }
-PACKAGES = ("api", "graph", "ops", "backends", "models", "engine", "bench", "tools")
-DOCUMENTED = ("graph", "ops", "backends", "models", "engine", "api")
+PACKAGES = ("api", *EVERYTHING, "tools")
+DOCUMENTED = ("graph", "ops", "backends", "models", "engine", "speculative", "api")
 SIZED = {".py", ".c", ".cpp", ".cu", ".h", ".hpp"}
 WORDY = SIZED | {".md", ".toml", ".sh", ".txt", ".pyi", ".yml", ".yaml", ".json", ""}
 SKIPPED = {".git", ".venv", "build", "dist", "__pycache__"}

@@ -209,7 +209,8 @@ def test_rows_with_gaps_give_contiguous_results(op: str, arg: str, made: TensorS
 
 GAP = dict(strides=(1024, 8))
 REFUSED = [
-    ("write_rows", "state", spec("q8_0", 8, 2, 64), DTypeError, "f32 or f16 or bf16"),
+    ("write_rows", "state", spec("q5_0", 8, 2, 64), DTypeError, "bf16 or q8_0 or q4_0"),
+    ("write_rows", "state", spec("q8_0", 8, 2, 40), ShapeError, "multiple of 32 .*; use f16"),
     ("write_rows", "rows", spec("f32", 3, 2, 32), ShapeError, "rows like the state's"),
     ("write_rows", "rows", spec("f16", 3, 2, 64), DTypeError, "f32"),
     ("write_rows", "rows", spec("f32", 3, 2, 64, strides=(512, 4, 8)), ShapeError, "with cont"),
@@ -219,6 +220,7 @@ REFUSED = [
     ("attention", "q", spec("f32", 3, 5, 64), ShapeError, "multiple of k's 2 heads"),
     ("attention", "k", spec("f16", 500, 2, 64), ShapeError, "'v' should be"),
     ("attention", "v", spec("i32", 512, 2, 32), DTypeError, "bf16"),
+    ("attention", "v", spec("q4_0", 512, 2, 40), ShapeError, "multiple of 32 .*; use f16"),
     ("attention", "positions", spec("i32", 4), ShapeError, r"\(3,\)"),
     ("attention", "block_table", spec("i32", 3, 4), ShapeError, r"\(2, 4\)"),
     ("attention", "seq_offsets", spec("i32", 1), ShapeError, "B of at least 1"),

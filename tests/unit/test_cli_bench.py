@@ -68,7 +68,7 @@ def test_weight_bytes() -> None:
 
 def test_timed_session_gives_what_a_session_gives() -> None:
     model = riverrun.load(DEMO, DEVICE)
-    plain, timed = model.session(8), TimedSession(model, 8)
+    plain, timed = model.session(8), TimedSession(model, model.plan_session(8))
     for tokens in ([295, 4304, 508], [17]):
         wanted = plain.evaluate([(0, tokens)], want="all").logits
         began = time.perf_counter()

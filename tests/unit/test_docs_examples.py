@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import riverrun as rr
 import riverrun.ops
+from pages import blocks
 from paths import ROOT
 from riverrun.backends import open_backend
 from riverrun.backends.harness import run_case
@@ -23,12 +24,6 @@ from riverrun.graph.case import op_cases
 from riverrun.graph.errors import AttributeValueError, DTypeError
 
 NAME = "leaky_relu"
-
-
-def blocks(page: str, language: str) -> list[str]:
-    """The fenced blocks of a page in a language."""
-    text = (ROOT / page).read_text()
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.M | re.S)
 
 
 @pytest.fixture

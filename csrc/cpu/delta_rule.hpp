@@ -1,0 +1,213 @@
+// The gated delta rule for a few value rows of a head: a token's step, and what a log's entries
+// make of the state, with the same roundings.
+#pragma once
+
+#include "kernel.hpp"
+#include "native_vec.hpp"
+#include "replay.hpp"
+
+namespace {
+
+struct Task {
+  const rr_tensor *q, *k, *v, *o;
+  const float *g, *beta;
+  Batch batch;
+  Kept kept;
+  Replay replay;
+  int64_t key_heads, heads, size, room;  // room: size in whole vectors
+  float scale;
+  bool tiled, per_key;
+};
+
+Task read_task(const rr_node* node) {
+  const rr_tensor* in = node->inputs;
+  const int64_t size = in[2].shape[2];
+  const double scale = attr_float(node, "scale", 0.0);
+  return {&in[0],
+          &in[1],
+          &in[2],
+          &node->outputs[0],
+          static_cast<const float*>(in[3].data),
+          static_cast<const float*>(in[4].data),
+          read_batch(in[5]),
+          read_kept(in[7], in[6], in[8], in[9]),
+          read_replay(in + 10),
+          in[0].shape[1],
+          in[2].shape[1],
+          size,
+          padded(size),
+          static_cast<float>(scale != 0.0 ? scale : 1.0 / sqrt(static_cast<double>(size))),
+          attr_is(node, "heads", "tiled"),
+          in[3].rank == 3};
+}
+
+float* head_ptr(const rr_tensor& t, int64_t row, int64_t head) {
+  return reinterpret_cast<float*>(static_cast<char*>(t.data) + row * t.strides[0] +
+                                  head * t.strides[1]);
+}
+
+int64_t key_head(const Task& task, int64_t head) {
+  return task.tiled ? head % task.key_heads : head * task.key_heads / task.heads;
+}
+
+// Whether a value head is the first of those that read its key head.
+bool leads_keys(const Task& task, int64_t head) {
+  return task.tiled ? head < task.key_heads : head % (task.heads / task.key_heads) == 0;
+}
+
+// One token's operands over the key dimension, each of `room` floats.
+struct Keys {
+  float *decay, *decayed_k, *k, *q;
+};
+
+Keys keys_at(const Task& task, float* scratch, int64_t t) {
+  float* at = scratch + t * 4 * task.room;
+  return {at, at + task.room, at + 2 * task.room, at + 3 * task.room};
+}
+
+// M k of the decayed state is M (exp(g) k), so that predicting reads the state as it lies.
+void prepare(const Task& task, int64_t row, int64_t head, const Keys& to) {
+  const int64_t of = key_head(task, head);
+  const int64_t at = row * task.heads + head;
+  widen(to.k, head_ptr(*task.k, row, of), RR_F32, task.size);
+  widen(to.q, head_ptr(*task.q, row, of), RR_F32, task.size);
+  if (task.per_key) {
+    widen(to.decay, task.g + at * task.size, RR_F32, task.size);
+    for (int64_t i = 0; i < task.room; i += 16) {
+      const int64_t n = task.room - i < 16 ? task.room - i : 16;
+      store_part(to.decay + i, normal_exp16(load_part(to.decay + i, n)), n);
+    }
+  } else {
+    const float decay = normal_exp16(splat(task.g[at]))[0];
+    for (int64_t i = 0; i < task.room; ++i) to.decay[i] = decay;
+  }
+  for (int64_t i = 0; i < task.room; i += kLanes)
+    store_vec(to.decayed_k + i, load_vec(to.decay + i) * load_vec(to.k + i));
+}
+
+// The sums of R vectors, R being 1 or a multiple of 4.
+template <int R>
+void sum_rows(const vec (&acc)[R], float (&out)[R]) {
+  if (R == 1) {
+    out[0] = sums(acc[0], vec{}, vec{}, vec{})[0];
+    return;
+  }
+  for (int r = 0; r + 4 <= R; r += 4) {
+    const v4 four = sums(acc[r], acc[r + 1], acc[r + 2], acc[r + 3]);
+    memcpy(out + r, &four, sizeof four);
+  }
+}
+
+// One token for R rows of the state, from `from` to `to`, which may be the same place; wrote: where
+// d is logged, null for nowhere.
+template <int R>
+void step(const Task& task, const Keys& keys, const float* from, float* to, const float* v,
+          float beta, float* o, float* wrote) {
+  const int64_t size = task.size, whole = size / kLanes * kLanes, rest = size - whole;
+  vec acc[R] = {};
+  for (int64_t i = 0; i < whole; i += kLanes) {
+    const vec k = load_vec(keys.decayed_k + i);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) acc[r] = fma_vec(load_vec(from + r * size + i), k, acc[r]);
+  }
+  if (rest > 0)
+    for (int r = 0; r < R; ++r)
+      acc[r] = fma_vec(load_vec(from + r * size + whole, rest), load_vec(keys.decayed_k + whole),
+                       acc[r]);
+  float d[R], out[R];
+  sum_rows(acc, d);
+  for (int r = 0; r < R; ++r) d[r] = beta * (v[r] - d[r]);
+  if (wrote)
+    for (int r = 0; r < R; ++r) wrote[r] = d[r];
+
+  for (int r = 0; r < R; ++r) acc[r] = vec{};
+  for (int64_t i = 0; i < whole; i += kLanes) {
+    const vec decay = load_vec(keys.decay + i), k = load_vec(keys.k + i), q = load_vec(keys.q + i);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      const vec m = fma_vec(vec_of(d[r]), k, load_vec(from + r * size + i) * decay);
+      store_vec(to + r * size + i, m);
+      acc[r] = fma_vec(m, q, acc[r]);
+    }
+  }
+  if (rest > 0)
+    for (int r = 0; r < R; ++r) {
+      const vec old = load_vec(from + r * size + whole, rest) * load_vec(keys.decay + whole);
+      const vec m = fma_vec(vec_of(d[r]), load_vec(keys.k + whole), old);
+      store_vec(to + r * size + whole, m, rest);
+      acc[r] = fma_vec(m, load_vec(keys.q + whole), acc[r]);
+    }
+  sum_rows(acc, out);
+  for (int r = 0; r < R; ++r) o[r] = out[r] * task.scale;
+}
+
+// Successive entries of a sequence's ring, for one head.
+struct Entries {
+  const float* ring;
+  int64_t slot, count, size, width;  // size: of the ring; width: of an entry
+  int64_t k, d, decay;               // where the head's parts lie in an entry
+};
+
+Entries entries_of(const Task& task, int64_t b, int64_t first, int64_t count, int64_t head) {
+  const Replay& replay = task.replay;
+  const int64_t values = task.key_heads * task.size, decays = values + task.heads * task.size;
+  return {replay.log + task.kept.row_of[b] * replay.entries * replay.width,
+          (replay.head[b] + first) % replay.entries,
+          count,
+          replay.entries,
+          replay.width,
+          key_head(task, head) * task.size,
+          values + head * task.size,
+          decays + head * (task.per_key ? task.size : 1)};
+}
+
+// V vectors of R rows of the state from row j and key i on, through all entries; the last vector is
+// n floats long.
+template <int R, int V>
+inline __attribute__((always_inline)) void advance_part(const Task& task, const Entries& entries,
+                                                        int64_t j, int64_t i, int64_t n,
+                                                        const float* from, float* to) {
+  const int64_t size = task.size;
+  const auto load = [n](const float* at, int v) {
+    at += v * kLanes;
+    return v + 1 < V || n == kLanes ? load_vec(at) : load_vec(at, n);
+  };
+  vec m[V][R], k[V], decay[V];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r)
+    for (int v = 0; v < V; ++v) m[v][r] = load(from + r * size + i, v);
+  for (int64_t e = 0, slot = entries.slot; e < entries.count; ++e) {
+    const float* entry = entries.ring + slot * entries.width;
+    const float *d = entry + entries.d + j, *decays = entry + entries.decay;
+    for (int v = 0; v < V; ++v) {
+      k[v] = load(entry + entries.k + i, v);
+      decay[v] = task.per_key ? load(decays + i, v) : vec_of(*decays);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r)
+      for (int v = 0; v < V; ++v) m[v][r] = fma_vec(vec_of(d[r]), k[v], m[v][r] * decay[v]);
+    if (++slot == entries.size) slot = 0;
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r)
+    for (int v = 0; v < V; ++v) {
+      float* at = to + r * size + i + v * kLanes;
+      if (v + 1 < V || n == kLanes)
+        store_vec(at, m[v][r]);
+      else
+        store_vec(at, m[v][r], n);
+    }
+}
+
+// R rows from row j on, from `from` to `to`, which may be the same place.
+template <int R>
+void advance(const Task& task, const Entries& entries, int64_t j, const float* from, float* to) {
+  int64_t i = 0;
+  for (; i + 2 * kLanes <= task.size; i += 2 * kLanes)
+    advance_part<R, 2>(task, entries, j, i, kLanes, from, to);
+  for (; i + kLanes <= task.size; i += kLanes)
+    advance_part<R, 1>(task, entries, j, i, kLanes, from, to);
+  if (i < task.size) advance_part<R, 1>(task, entries, j, i, task.size - i, from, to);
+}
+
+}  // namespace

@@ -1,0 +1,119 @@
+// Pools of keys and values: which types they have, how their bytes lie, and what they hold.
+#pragma once
+
+#include "native_vec.hpp"
+
+namespace {
+
+constexpr int64_t kPoolBlock = 32;  // elements of a block of the block types
+
+// Bytes of a block of 32 elements; 0 for types that pools do not have.
+inline int64_t pool_block_bytes(uint32_t dtype) {
+  switch (dtype) {
+    case RR_F32:
+      return 128;
+    case RR_F16:
+    case RR_BF16:
+      return 64;
+    case RR_Q8_0:
+      return 34;
+    case RR_Q4_0:
+      return 18;
+    default:
+      return 0;
+  }
+}
+
+[[maybe_unused]] inline bool in_blocks(uint32_t dtype) {
+  return dtype == RR_Q8_0 || dtype == RR_Q4_0;
+}
+
+// Bytes of n elements, which are whole blocks where the type has them.
+[[maybe_unused]] inline int64_t pool_bytes(uint32_t dtype, int64_t n) {
+  return n * pool_block_bytes(dtype) / kPoolBlock;
+}
+
+// True for a type that pools have, rows of whole blocks, and elements row-major without gaps.
+[[maybe_unused]] inline bool dense_pool(const rr_tensor& t) {
+  if (!in_blocks(t.dtype)) return pool_block_bytes(t.dtype) != 0 && dense(t);
+  if (t.layout != RR_LAYOUT_PLAIN || t.rank < 1) return false;
+  const int64_t last = t.shape[t.rank - 1];
+  if (last % kPoolBlock != 0) return false;
+  if (last > kPoolBlock && t.strides[t.rank - 1] != pool_block_bytes(t.dtype)) return false;
+  int64_t step = pool_bytes(t.dtype, last);
+  for (int i = t.rank - 2; i >= 0; --i) {
+    if (t.shape[i] != 1 && t.strides[i] != step) return false;
+    step *= t.shape[i];
+  }
+  return true;
+}
+
+// kLanes bytes as floats.
+inline vec from_bytes(const char* p) {
+#if defined(__AVX512F__)
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  const ivec wide = (ivec)_mm512_maskz_cvtepi8_epi32(0xffff, bytes);
+#elif defined(__AVX2__)
+  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+  const ivec wide = (ivec)_mm256_cvtepi8_epi32(bytes);
+#else
+  typedef int8_t bvec __attribute__((vector_size(kLanes)));
+  bvec bytes;
+  memcpy(&bytes, p, sizeof bytes);
+  const ivec wide = __builtin_convertvector(bytes, ivec);
+#endif
+  return __builtin_convertvector(wide, vec);
+}
+
+// The low or, from shift 4 on, high nibbles of kLanes bytes, less 8.
+inline vec from_nibbles(const char* p, int shift) {
+#if defined(__AVX512F__)
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  const ivec wide = (ivec)_mm512_maskz_cvtepu8_epi32(0xffff, bytes);
+#elif defined(__AVX2__)
+  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+  const ivec wide = (ivec)_mm256_cvtepu8_epi32(bytes);
+#else
+  typedef uint8_t bvec __attribute__((vector_size(kLanes)));
+  bvec bytes;
+  memcpy(&bytes, p, sizeof bytes);
+  const ivec wide = __builtin_convertvector(bytes, ivec);
+#endif
+  return __builtin_convertvector((wide >> shift & 15) - 8, vec);
+}
+
+inline float block_scale(const char* block) {
+  uint16_t half;
+  memcpy(&half, block, sizeof half);
+  return f16_to_f32(half);
+}
+
+// d f16, int8 q. y = d * q.
+inline void q8_0_values(float* to, const char* from, int64_t n) {
+  for (int64_t i = 0; i < n; i += kPoolBlock, from += 34) {
+    const vec d = vec_of(block_scale(from));
+    for (int j = 0; j < kPoolBlock; j += kLanes)
+      store_vec(to + i + j, from_bytes(from + 2 + j) * d);
+  }
+}
+
+// d f16, nibbles in halves. y = d * (q - 8).
+inline void q4_0_values(float* to, const char* from, int64_t n) {
+  for (int64_t i = 0; i < n; i += kPoolBlock, from += 18) {
+    const vec d = vec_of(block_scale(from));
+    for (int j = 0; j < kPoolBlock; j += kLanes)
+      store_vec(to + i + j, from_nibbles(from + 2 + j % 16, j / 16 * 4) * d);
+  }
+}
+
+// A row as floats, then zeros up to whole vectors.
+[[maybe_unused]] inline void pool_values(float* to, const char* from, uint32_t dtype, int64_t n) {
+  if (dtype == RR_Q8_0)
+    q8_0_values(to, from, n);
+  else if (dtype == RR_Q4_0)
+    q4_0_values(to, from, n);
+  else
+    widen(to, from, dtype, n);
+}
+
+}  // namespace

@@ -1,0 +1,59 @@
+"""Choosing a sequence's next token: constraint and sampler, kept in step with what was chosen."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from .sampler import Sampler
+
+
+class TokenConstraint(Protocol):
+    """What may follow; see engine/constraints."""
+
+    def mask(self, logits: np.ndarray) -> np.ndarray:
+        """Logits f32 [n_vocab] with those of illegal tokens at -inf."""
+
+    def accept(self, token: int) -> None:
+        """A token was chosen."""
+
+    def validate(self, tokens: list[int]) -> int:
+        """How many of these tokens may follow one another from here."""
+
+
+class Chooser:
+    """Both see exactly the tokens that were chosen, whatever was drafted beside them.
+
+    n_vocab: tokens that may be chosen at all; rows of logits beyond it are padding."""
+
+    def __init__(
+        self, sampler: Sampler, n_vocab: int, constraint: TokenConstraint | None = None
+    ) -> None:
+        self.sampler, self.constraint, self._n_vocab = sampler, constraint, n_vocab
+
+    def choose(self, logits: np.ndarray, position: int) -> int:
+        """The token for `position` from a row of logits, f32 [at least n_vocab]."""
+        token = self.sampler.sample(self._legal(logits), position)
+        self.accept(token)
+        return token
+
+    def probs(self, logits: np.ndarray, position: int) -> tuple[np.ndarray, np.ndarray]:
+        """The distribution that `choose` draws from: ids, int [n], probabilities, f64 [n]."""
+        return self.sampler.probs(self._legal(logits), position)
+
+    def accept(self, token: int) -> None:
+        """A token was chosen, here or elsewhere."""
+        if self.constraint is not None:
+            self.constraint.accept(token)
+        self.sampler.accept(token)
+
+    def likely_legal(self, tokens: list[int]) -> list[int]:
+        """The leading tokens that the constraint allows: others would only be rejected."""
+        if self.constraint is None:
+            return tokens
+        return tokens[: self.constraint.validate(tokens)]
+
+    def _legal(self, logits: np.ndarray) -> np.ndarray:
+        row = logits[: self._n_vocab]
+        return row if self.constraint is None else self.constraint.mask(row)

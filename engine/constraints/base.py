@@ -1,0 +1,42 @@
+"""What a generation may ask of a constraint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+
+class Constraint(Protocol):
+    """The tokens that may come next, given those accepted so far. Used by one thread at a time.
+
+    A token is legal if the text so far and its own bytes begin a text that fits, whatever way the
+    tokenizer would have cut that text. The tokens that end a generation (`Tokenizer.eog_ids`) are
+    legal where the text may end; after one of them nothing but them is."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether only a token that ends the generation may follow."""
+
+    def mask(self, logits: np.ndarray) -> np.ndarray:
+        """logits, f32 [n], with the illegal tokens' at -inf, and those of ids beyond the vocabulary.
+
+        n is at least the tokenizer's n_vocab. The result belongs to the constraint and is valid
+        until the next call. Raises RequestError where no token is legal or a limit on the work
+        of one step is passed, BackendError for logits of another shape or dtype."""
+
+    def allows(self, token: int) -> bool:
+        """Whether `accept` would take this token; False for an id outside the vocabulary."""
+
+    def accept(self, token: int) -> None:
+        """Goes on by one token. Raises RequestError for an illegal one and changes nothing."""
+
+    def rollback(self, n: int) -> None:
+        """Takes back the last n accepted tokens. Raises RequestError if there are fewer."""
+
+    def validate(self, tokens: Sequence[int]) -> int:
+        """How many of these tokens, from the first one on, could be accepted one after another."""
+
+    def clone(self) -> Constraint:
+        """A constraint in the same state, independent of this one."""

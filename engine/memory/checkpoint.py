@@ -1,0 +1,126 @@
+"""Rollback by a copy of the state from before the pass; kept tokens run again after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...backends import Pools
+from .base import Reservation
+from .recurrent import RecurrentLayout, RecurrentMemory
+
+
+class Checkpoint(RecurrentMemory):
+    """The copy is made in front of the first pass whose tokens may be forgotten. When some are, it
+    becomes the state again, and tokens since then are due to run again. Any number of tokens can
+    be forgotten."""
+
+    def __init__(self, n_seqs: int, pools: Pools, states: Sequence[str], window: int = 0) -> None:
+        super().__init__(n_seqs, pools, states, window)
+        self._saved_at: list[int | None] = [None] * self.n_seqs
+
+    def _advance(self, item: Reservation) -> None:
+        seq = item.seq
+        if self._pending[seq] or item.sure >= item.n:
+            return
+        at = self._length[seq] - self._rerun[seq]
+        if self._saved_at[seq] != at:
+            self._store(seq)
+            self._saved_at[seq] = at
+
+    def _kept(self, seq: int) -> bool:
+        """Whether the copy is from before the pending tokens, or of an earlier time."""
+        return self._saved_at[seq] is not None
+
+    def can_commit(self, seq: int, n: int) -> bool:
+        """Any number, once there is a copy."""
+        pending = self._pending[seq]
+        return n == pending or (0 <= n < pending and self._kept(seq))
+
+    def _commit(self, seq: int, n: int) -> None:
+        rejected = n < self._pending[seq]
+        super()._commit(seq, n)
+        if rejected:
+            self._back_to_copy(seq, self._length[seq])
+
+    def _reaches(self, seq: int, back: int) -> bool:
+        at = self._saved_at[seq]
+        return at is not None and at <= self._length[seq] - back
+
+    def _go_back(self, seq: int, back: int) -> None:
+        self._back_to_copy(seq, self._length[seq] - back)
+
+    def _back_to_copy(self, seq: int, length: int) -> None:
+        at = self._saved_at[seq]
+        assert at is not None
+        self._load(seq)
+        self._rerun[seq] = length - at
+
+    def _reset(self, seq: int) -> None:
+        self._saved_at[seq] = None
+        super()._reset(seq)
+
+    def lose(self, seq: int) -> None:
+        """The copy lies where no pass writes, so work goes on from there."""
+        if not self._kept(seq):
+            super().lose(seq)
+            return
+        self._pending[seq] = 0
+        self._back_to_copy(seq, self._length[seq])
+
+    def max_rollback(self, seq: int) -> int:
+        """All pending tokens, once there is a copy."""
+        return self._pending[seq] if self._kept(seq) else 0
+
+    def _store(self, seq: int) -> None:
+        """Copy the state aside."""
+
+    def _load(self, seq: int) -> None:
+        """Copy it back."""
+
+
+class HostCheckpoint(Checkpoint):
+    """The copy lies in host memory."""
+
+    name = "checkpoint:host"
+    host_copies = 1
+
+    def __init__(self, n_seqs: int, pools: Pools, states: Sequence[str], window: int = 0) -> None:
+        super().__init__(n_seqs, pools, states, window)
+        self._copies: list[dict[str, np.ndarray]] = [{} for _ in range(self.n_seqs)]
+
+    def _store(self, seq: int) -> None:
+        self._copies[seq] = {name: self.pools.read(name, (seq,)) for name in self.states}
+        self._count(seq)
+
+    def _load(self, seq: int) -> None:
+        for name, array in self._copies[seq].items():
+            self.pools.write(name, (seq,), array)
+        self._count(seq)
+
+    def _count(self, seq: int) -> None:
+        self.host_bytes += sum(array.nbytes for array in self._copies[seq].values())
+
+    def _reset(self, seq: int) -> None:
+        self._copies[seq] = {}
+        super()._reset(seq)
+
+
+class DeviceCheckpoint(Checkpoint):
+    """The copy lies in a second row of the state, on its device."""
+
+    name = "checkpoint:device"
+
+    @classmethod
+    def layout(cls, window: int) -> RecurrentLayout:
+        """A row for each sequence, and one for its copy."""
+        return RecurrentLayout(rows=2)
+
+    def _store(self, seq: int) -> None:
+        for name in self.states:
+            self.pools.copy(name, (seq,), (self.n_seqs + seq,))
+
+    def _load(self, seq: int) -> None:
+        for name in self.states:
+            self.pools.copy(name, (self.n_seqs + seq,), (seq,))

@@ -1,0 +1,58 @@
+"""Pages of attention memory and how many sequences own each."""
+
+from __future__ import annotations
+
+from ...graph.errors import RequestError
+from ...models.step import PAGE
+
+
+class Pages:
+    """Pages 0 .. n - 1; one without owners is free, and free ones are used again."""
+
+    def __init__(self, n: int) -> None:
+        self._owners = [0] * n
+        self._free = list(range(n))[::-1]
+
+    @property
+    def free(self) -> int:
+        """How many pages nobody owns."""
+        return len(self._free)
+
+    def owners(self, page: int) -> int:
+        """How many sequences hold this page."""
+        return self._owners[page]
+
+    def take(self) -> int:
+        """A free page, now with one owner. Raises RequestError when there is none."""
+        if not self._free:
+            raise RequestError(f"none of {len(self._owners)} attention pages is free")
+        page = self._free.pop()
+        self._owners[page] = 1
+        return page
+
+    def share(self, page: int) -> None:
+        """One more owner of a page that has one. Raises RequestError for a free page."""
+        self._require_owned(page)
+        self._owners[page] += 1
+
+    def give_back(self, page: int) -> None:
+        """One owner less; without any the page is free. Raises RequestError for a free page."""
+        self._require_owned(page)
+        self._owners[page] -= 1
+        if not self._owners[page]:
+            self._free.append(page)
+
+    def _require_owned(self, page: int) -> None:
+        if self._owners[page] < 1:
+            raise RequestError(f"attention page {page} should have an owner, it is free")
+
+
+def window_pages(window: int, slack: int, max_pass: int, n_ctx: int) -> int:
+    """The most pages that one sequence of PagedKV(window=window, slack=slack) holds at once, when
+    at most max_pass tokens are pending at a time; never more than the whole context."""
+    whole = -(-n_ctx // PAGE)
+    if not window:
+        return whole
+    # With this many positions, the first may be the last of its page.
+    positions = window - 1 + slack + max_pass
+    return min(whole, (positions + PAGE - 2) // PAGE + 1)

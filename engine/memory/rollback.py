@@ -1,0 +1,33 @@
+"""How recurrent state is rolled back: the strategies by name, and the choice among them."""
+
+from __future__ import annotations
+
+from ...graph.errors import RequestError
+from .checkpoint import DeviceCheckpoint, HostCheckpoint
+from .recurrent import RecurrentMemory
+from .replay import Replay
+from .snapshots import Snapshots
+
+STRATEGIES: dict[str, type[RecurrentMemory]] = {
+    cls.name: cls for cls in (Replay, Snapshots, HostCheckpoint, DeviceCheckpoint)
+}
+ROLLBACKS = ("auto", *STRATEGIES, "checkpoint")
+
+
+def check_rollback(name: str) -> None:
+    """Raise RequestError unless `rollback=` may have this value."""
+    if name not in ROLLBACKS:
+        raise RequestError(f"rollback should be one of {', '.join(ROLLBACKS)}, got {name!r}")
+
+
+def strategies(name: str, window: int, on_host: bool) -> list[type[RecurrentMemory]]:
+    """The classes to try, best first. window: tokens to forget; 0 needs no strategy.
+
+    "checkpoint" is the kind whose copy lies where the state does: the host's for on_host."""
+    check_rollback(name)
+    if window == 0:
+        return [RecurrentMemory]
+    near = HostCheckpoint if on_host else DeviceCheckpoint
+    if name == "checkpoint":
+        return [near]
+    return [Replay, Snapshots, near] if name == "auto" else [STRATEGIES[name]]

@@ -1,0 +1,196 @@
+"""What a session will hold, worked out before anything is allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ..graph import TensorSpec
+from ..graph.dtype import DType, dtype
+from ..graph.errors import DTypeError, RequestError, Unsupported
+from ..models.step import PAGE, Capacity, StepShape
+from .buckets import MAX_TOKENS
+from .memory import RecurrentMemory, check_rollback, strategies
+from .memory.pages import window_pages
+
+if TYPE_CHECKING:
+    from .model import Model
+
+CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
+RECURRENT = ("conv_state.", "ssm_state.")
+LOGS = ("conv_log.", "ssm_log.")
+
+
+@dataclass(frozen=True)
+class SessionOptions:
+    """n_ctx: tokens of the longest sequence, None for the model's own up to 4096; n_seqs:
+    sequences; cache_type_k, cache_type_v: element types of attention memory (f32, f16, bf16, q8_0,
+    q4_0); rollback: how recurrent state forgets tokens (memory/rollback.py); n_rs_seq: the most
+    tokens that it can forget, 0 for none; program: "trunk", or "mtp" for the block that predicts
+    further tokens; draft_head: logits of the draft head's tokens only; cache_bytes: host memory for
+    states to which prompts may go back; budget: bytes that rollback=auto may spend on snapshots
+    where replay cannot be had."""
+
+    n_ctx: int | None = None
+    n_seqs: int = 1
+    cache_type_k: str = "f16"
+    cache_type_v: str = "f16"
+    rollback: str = "auto"
+    n_rs_seq: int = 0
+    program: str = "trunk"
+    draft_head: bool = False
+    cache_bytes: int = 256 << 20
+    budget: int = 1 << 30
+
+    def __post_init__(self) -> None:
+        if self.n_seqs < 1:
+            raise RequestError(f"n_seqs should be 1 or more, got {self.n_seqs}")
+        if self.n_rs_seq < 0:
+            raise RequestError(f"n_rs_seq should be 0 or more, got {self.n_rs_seq}")
+        if self.cache_bytes < 0:
+            raise RequestError(f"cache_bytes should be 0 or more, got {self.cache_bytes}")
+        check_rollback(self.rollback)
+        for name in ("cache_type_k", "cache_type_v"):
+            _cache_type(name, getattr(self, name))
+
+
+@dataclass(frozen=True)
+class MemoryBytes:
+    """Bytes of a session: attention pages, one live recurrent state for each sequence, what
+    rollback needs beyond it on the device and in host memory."""
+
+    attention: int
+    recurrent: int
+    rollback: int
+    host: int
+
+    @property
+    def device(self) -> int:
+        """All but host memory."""
+        return self.attention + self.recurrent + self.rollback
+
+
+@dataclass(frozen=True)
+class SessionPlan:
+    """A session before it is made: what it was asked for and what that takes."""
+
+    options: SessionOptions
+    n_ctx: int
+    capacity: Capacity
+    strategy: type[RecurrentMemory]
+    states: Mapping[str, TensorSpec]
+    windows: Mapping[int, int]
+    bytes: MemoryBytes
+
+    @property
+    def summary(self) -> str:
+        """One line of sizes."""
+        b = self.bytes
+        parts = [f"attention {_mib(b.attention)}"]
+        if b.recurrent:
+            parts.append(f"recurrent state {_mib(b.recurrent)}")
+        if b.rollback or b.host:
+            where = f" and {_mib(b.host)} of host memory" if b.host else ""
+            parts.append(
+                f"rollback of {self.options.n_rs_seq} tokens ({self.strategy.name}) "
+                f"{_mib(b.rollback)}{where}"
+            )
+        return f"memory for {self.n_ctx} x {self.options.n_seqs} tokens: {', '.join(parts)}"
+
+
+def plan_session(model: Model, options: SessionOptions) -> SessionPlan:
+    """Sizes and strategy of a session. Raises RequestError for options that do not fit the model,
+    Unsupported when its backend takes none of the strategies asked for."""
+    n_ctx = check_context(options.n_ctx, model.n_ctx_train)
+    trunk = options.program == "trunk"
+    windows = dict(model.source.arch.windows()) if trunk else {}
+    capacity = _attention_capacity(options, n_ctx, max(windows.values(), default=0))
+    _check_head_sizes(model, capacity)
+    on_host = model.backend.on_host
+    choices = strategies(options.rollback, options.n_rs_seq if trunk else 0, on_host)
+    refused: Unsupported | None = None
+    for strategy in choices:
+        layout = strategy.layout(options.n_rs_seq)
+        sized = replace(
+            capacity, rows=options.n_seqs * layout.rows, planes=layout.planes, log=layout.log
+        )
+        try:
+            states = model.plan(StepShape(1, 1, 1), sized, "step", options.program).states
+        except Unsupported as error:
+            refused = error
+            continue
+        plan = SessionPlan(
+            options, n_ctx, sized, strategy, states, windows, _bytes(states, options, strategy)
+        )
+        last = strategy is choices[-1]
+        if last or strategy.name != "snapshots" or plan.bytes.rollback <= options.budget:
+            return plan
+    assert refused is not None
+    raise refused
+
+
+def _attention_capacity(options: SessionOptions, n_ctx: int, window: int) -> Capacity:
+    pages = -(-n_ctx // PAGE)
+    near = window_pages(window, slack(options), MAX_TOKENS, n_ctx) if window else 0
+    return Capacity(
+        n_pages=pages * options.n_seqs,
+        pages_per_seq=pages,
+        rows=options.n_seqs,
+        k_dtype=_cache_type("cache_type_k", options.cache_type_k),
+        v_dtype=_cache_type("cache_type_v", options.cache_type_v),
+        window_pages=near * options.n_seqs if near < pages else 0,
+    )
+
+
+def slack(options: SessionOptions) -> int:
+    """Committed tokens that layers with a window can always go back by."""
+    return max(PAGE, options.n_rs_seq + 1)
+
+
+def _bytes(
+    states: Mapping[str, TensorSpec], options: SessionOptions, strategy: type[RecurrentMemory]
+) -> MemoryBytes:
+    attention = recurrent = rollback = 0
+    for name, spec in states.items():
+        if name.startswith(LOGS):
+            rollback += spec.nbytes
+        elif name.startswith(RECURRENT):
+            live = options.n_seqs * 4 * spec.shape[-1]
+            recurrent += live
+            rollback += spec.nbytes - live
+        else:
+            attention += spec.nbytes
+    return MemoryBytes(attention, recurrent, rollback, recurrent * strategy.host_copies)
+
+
+def _mib(n: int) -> str:
+    return f"{n / 2**20:.1f} MiB"
+
+
+def check_context(n_ctx: int | None, n_ctx_train: int) -> int:
+    """The context to use: asked for, or the model's own up to 4096. Raises RequestError."""
+    if n_ctx is None:
+        return max(1, min(n_ctx_train or 4096, 4096))
+    if n_ctx < 1:
+        raise RequestError(f"the context size should be 1 or more, got {n_ctx}")
+    return n_ctx
+
+
+def _cache_type(argument: str, name: str) -> DType:
+    if name not in CACHE_TYPES:
+        raise DTypeError(f"{argument} should be one of {', '.join(CACHE_TYPES)}, got {name!r}")
+    return dtype(name)
+
+
+def _check_head_sizes(model: Model, capacity: Capacity) -> None:
+    hp = model.source.arch.hp
+    for argument, kind, size in (
+        ("cache_type_k", capacity.k_dtype, hp.head_dim_k),
+        ("cache_type_v", capacity.v_dtype, hp.head_dim_v),
+    ):
+        if size % kind.block:
+            raise DTypeError(
+                f"{argument}: {kind.name} takes head sizes that are multiples of {kind.block}, and "
+                f"this model's is {size}; use f16"
+            )

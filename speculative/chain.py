@@ -1,0 +1,95 @@
+"""Drafting token by token with a model: what the `draft` and `mtp` drafters share."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..engine.random import uniform
+from ..engine.sampler.chain import draw as draw_index
+from .drafter import Ask, Distribution, Draft, Drafter
+
+CANDIDATES = 10  # tokens that share the probability of a draft
+DRAFTING = 2  # the stream of random numbers that drafts are drawn from
+
+
+@dataclass
+class Chain:
+    """A draft in progress for one ask."""
+
+    ask: Ask
+    tokens: list[int] = field(default_factory=list)
+    distributions: list[Distribution] = field(default_factory=list)
+
+
+class ChainDrafter(Drafter):
+    """Each pass of the model gives a token that the next pass starts from.
+
+    Candidates are the ten likeliest tokens. p_min: the chain ends before a token whose share of
+    them is smaller; draft_min: shorter chains are dropped; n_vocab: ids from there on are never
+    proposed."""
+
+    def __init__(self, n_vocab: int, draft_min: int, p_min: float) -> None:
+        self.n_vocab, self.draft_min, self.p_min = n_vocab, draft_min, p_min
+
+    @abstractmethod
+    def _open(self, asks: Sequence[Ask]) -> np.ndarray:
+        """Bring the model up to the newest token of each ask; logits f32 [len(asks), n] for what
+        follows it."""
+
+    @abstractmethod
+    def _extend(self, chains: Sequence[Chain], rows: Sequence[int]) -> np.ndarray:
+        """Evaluate the last token of each chain, which was chosen from that row of the pass
+        before; logits of what follows."""
+
+    @abstractmethod
+    def _close(self, chains: Sequence[Chain]) -> None:
+        """The chains are complete."""
+
+    def draft(self, asks: Sequence[Ask]) -> list[Draft]:
+        """One pass for all asks per token of the longest draft."""
+        chains = [Chain(ask) for ask in asks]
+        alive, logits = chains, self._open(asks)
+        while alive:
+            rows = [i for i, chain in enumerate(alive) if self._choose(chain, logits[i])]
+            alive = [alive[i] for i in rows]
+            more = [i for i, c in enumerate(alive) if len(c.tokens) < c.ask.limit]
+            rows, alive = [rows[i] for i in more], [alive[i] for i in more]
+            if alive:
+                logits = self._extend(alive, rows)
+        self._close(chains)
+        return [self._finish(chain) for chain in chains]
+
+    def _choose(self, chain: Chain, logits: np.ndarray) -> bool:
+        """Add a token to the chain, unless none is likely enough."""
+        row, draw = logits[: self.n_vocab], chain.ask.draw
+        if draw is None:
+            token = int(row.argmax())
+            if self.p_min > 0 and candidates(row, 1.0)[1].max() < self.p_min:
+                return False
+        else:
+            ids, p = candidates(row, draw.temperature)
+            if p.max() < self.p_min:
+                return False
+            position = len(chain.ask.context) + len(chain.tokens)
+            token = int(ids[draw_index(p, uniform(draw.seed, position, DRAFTING))])
+            chain.distributions.append((ids, p))
+        chain.tokens.append(token)
+        return True
+
+    def _finish(self, chain: Chain) -> Draft:
+        if len(chain.tokens) < self.draft_min:
+            return Draft([])
+        return Draft(chain.tokens, chain.distributions if chain.ask.draw else None)
+
+
+def candidates(logits: np.ndarray, temperature: float) -> Distribution:
+    """The likeliest tokens of logits f32 [n] and their shares at this temperature."""
+    k = min(CANDIDATES, logits.size)
+    ids = np.argpartition(logits, logits.size - k)[-k:]
+    ids = ids[np.lexsort((ids, -logits[ids]))]
+    weights = np.exp((logits[ids].astype(np.float64) - float(logits[ids[0]])) / temperature)
+    return ids, weights / weights.sum()

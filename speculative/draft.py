@@ -1,0 +1,124 @@
+"""A second, smaller model as drafter. Source: Leviathan, Kalman & Matias 2023."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..engine.buckets import MAX_TOKENS
+from ..engine.model import Model
+from ..engine.session import Session
+from ..graph.errors import RequestError
+from .chain import Chain, ChainDrafter
+from .drafter import Ask, Drafter, Setup, register_drafter
+
+MOST_PADDING = 128  # ids by which the two vocabularies may differ in size
+FIRST_COMPARED = 5  # ids before this one are special tokens that families number differently
+
+
+@register_drafter
+class DraftModel(ChainDrafter):
+    """Drafts with a model of the same vocabulary in a session of its own.
+
+    Before a draft that session holds every token but the newest that the target holds; chained
+    tokens are pending in it until `observe` says how many of them stayed."""
+
+    name, priority, default_max = "draft", 100, 3
+
+    def __init__(
+        self,
+        target: Session,
+        model: Model,
+        draft_max: int = 3,
+        draft_min: int = 0,
+        p_min: float = 0.0,
+    ) -> None:
+        check_vocabulary(target.model, model)
+        super().__init__(target.model.tokenizer.n_vocab, draft_min, p_min)
+        self.session = model.session(target.n_ctx, target.n_seqs, n_rs_seq=draft_max)
+        self._pending: list[list[int]] = [[] for _ in range(target.n_seqs)]
+
+    @classmethod
+    def open(cls, setup: Setup) -> Drafter:
+        """Raises RequestError without a draft model, or for one of another vocabulary."""
+        if setup.draft_model is None:
+            raise RequestError("drafter 'draft' needs a second model; give one (--draft-model)")
+        longest = setup.draft_max or cls.default_max
+        return cls(setup.target, setup.draft_model, longest, setup.draft_min, setup.p_min)
+
+    def begin(self, seq: int, prompt: Sequence[int], kept: int = 0) -> None:
+        """Keep what the session shares with the prompt."""
+        self._forget_pending(seq)
+        self.session.reuse(prompt, seq)
+
+    def observe(
+        self, seq: int, tokens: Sequence[int], hidden: np.ndarray | None, context: Sequence[int]
+    ) -> None:
+        """Chained tokens that the target has taken stay."""
+        kept = 0
+        for mine, theirs in zip(self._pending[seq], tokens[1:], strict=False):
+            if mine != theirs:
+                break
+            kept += 1
+        self._forget_pending(seq, kept)
+
+    def clear(self, seq: int) -> None:
+        """Forget a sequence."""
+        self._pending[seq] = []
+        self.session.clear(seq)
+
+    def _forget_pending(self, seq: int, kept: int = 0) -> None:
+        if self._pending[seq]:
+            self.session.commit(seq, kept)
+            self._pending[seq] = []
+
+    def _open(self, asks: Sequence[Ask]) -> np.ndarray:
+        behind = [self._behind(ask) for ask in asks]
+        for ask, tokens in zip(asks, behind, strict=True):
+            most = MAX_TOKENS // len(asks)
+            if len(tokens) > most:
+                self.session.prefill(tokens[:-most], ask.seq)
+                del tokens[:-most]
+        items = [(ask.seq, tokens) for ask, tokens in zip(asks, behind, strict=True)]
+        return self.session.evaluate(items).logits
+
+    def _behind(self, ask: Ask) -> list[int]:
+        """The tokens that the session lacks, the newest included."""
+        seq = ask.seq
+        self._forget_pending(seq)
+        length = self.session.length(seq)
+        if length >= len(ask.context) or self.session.tokens(seq) != list(ask.context[:length]):
+            length = self.session.reuse(ask.context, seq)
+        return list(ask.context[length:])
+
+    def _extend(self, chains: Sequence[Chain], rows: Sequence[int]) -> np.ndarray:
+        for chain in chains:
+            self._pending[chain.ask.seq].append(chain.tokens[-1])
+        return self.session.verify([(c.ask.seq, c.tokens[-1:]) for c in chains]).logits
+
+    def _close(self, chains: Sequence[Chain]) -> None:
+        """Nothing: chained tokens wait for the target's verdict."""
+
+
+def check_vocabulary(target: Model, draft: Model) -> None:
+    """Raise RequestError unless ids mean the same tokens in both models."""
+    a, b = target.tokenizer, draft.tokenizer
+    names = f"draft model {draft.name!r} for {target.name!r}"
+    if abs(a.n_vocab - b.n_vocab) > MOST_PADDING:
+        raise RequestError(
+            f"{names}: vocabularies should differ by at most {MOST_PADDING} tokens, "
+            f"they have {a.n_vocab} and {b.n_vocab}; use a draft model of the same family"
+        )
+    for i in range(FIRST_COMPARED, min(a.n_vocab, b.n_vocab)):
+        if a.token_text(i) != b.token_text(i):
+            raise RequestError(
+                f"{names}: token {i} is {b.token_text(i)!r}, it should be {a.token_text(i)!r}; "
+                "use a draft model of the same family"
+            )
+    for what in ("bos_id", "eos_id"):
+        if getattr(a, what) != getattr(b, what):
+            raise RequestError(
+                f"{names}: {what} is {getattr(b, what)}, it should be {getattr(a, what)}; use a "
+                "draft model of the same family"
+            )

@@ -1,0 +1,131 @@
+"""The contract of drafters and their registry: one file each beside this one.
+
+A drafter guesses how sequences go on. It holds state per sequence, and learns of a sequence only
+through `begin` (its whole text is replaced), `observe` (tokens were committed) and `clear`."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, TypeVar
+
+import numpy as np
+
+from ..graph.errors import GraphError, RequestError
+
+if TYPE_CHECKING:
+    from ..engine import Model, Session
+
+Distribution = tuple[np.ndarray, np.ndarray]  # ids int [n], probabilities f64 [n] that sum to 1
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Draft by drawing, for acceptance by rejection: at this temperature, with this seed."""
+
+    temperature: float
+    seed: int
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A sequence to guess for. context: its committed tokens and then the newest one, which is
+    sampled but not evaluated; not to be kept or changed. limit: the most tokens wanted, >= 1.
+    draw: how to draw tokens instead of picking the likeliest, for drafters that can."""
+
+    seq: int
+    context: Sequence[int]
+    limit: int
+    draw: Draw | None = None
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a drafter is opened with. target: the session drafted for; draft_max: the most drafts
+    of a round, None for each drafter's own; draft_min: fewer than this are not proposed; p_min:
+    a drafter with probabilities stops before a token that is less likely; draft_model: the second
+    model; draft_head: whether to choose among the draft head's tokens only."""
+
+    target: Session
+    draft_max: int | None = None
+    draft_min: int = 0
+    p_min: float = 0.0
+    draft_model: Model | None = None
+    draft_head: bool = False
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Guessed tokens, none for "no idea". distributions: what each was drawn from, where the
+    drafter draws; None where it picks."""
+
+    tokens: list[int]
+    distributions: list[Distribution] | None = None
+
+
+class Drafter(ABC):
+    """Guesses tokens for several sequences. A session's thread is its only user."""
+
+    name: ClassVar[str]
+    priority: ClassVar[int]  # drafters are asked in ascending order; the first with a guess wins
+    default_max: ClassVar[int]  # the most tokens of a draft unless draft_max says otherwise
+    wants_hidden: ClassVar[bool] = False  # whether observe needs the target's hidden rows
+
+    @classmethod
+    def open(cls, setup: Setup) -> Drafter:
+        """A drafter for a session. Raises RequestError when it cannot draft for that."""
+        return cls()
+
+    def begin(self, seq: int, prompt: Sequence[int], kept: int = 0) -> None:
+        """A sequence's text is now this prompt, whatever it was before. kept: its leading tokens
+        that the target holds already, which `observe` will not give again."""
+        self.clear(seq)
+
+    @abstractmethod
+    def draft(self, asks: Sequence[Ask]) -> list[Draft]:
+        """A guess for each ask, of at most its limit tokens. Changes nothing that `observe` of
+        any outcome does not put right."""
+
+    def observe(  # noqa: B027
+        self, seq: int, tokens: Sequence[int], hidden: np.ndarray | None, context: Sequence[int]
+    ) -> None:
+        """The target has committed these tokens; hidden: its rows after the final norm, f32
+        [len(tokens), n_embd], valid during the call only, None unless wanted. context: all
+        committed tokens, these included."""
+
+    def accept(self, seq: int, n_drafted: int, n_accepted: int) -> None:  # noqa: B027
+        """How the target judged this drafter's last guess for the sequence."""
+
+    @abstractmethod
+    def clear(self, seq: int) -> None:
+        """Forget a sequence."""
+
+    def forget(self) -> None:  # noqa: B027
+        """Forget everything, shared pools included."""
+
+
+DRAFTERS: dict[str, type[Drafter]] = {}
+D = TypeVar("D", bound=type[Drafter])
+
+
+def register_drafter(cls: D) -> D:
+    """Class decorator: add a drafter under its name. Raises GraphError when taken."""
+    if cls.name in DRAFTERS:
+        raise GraphError(f"drafter {cls.name!r} is defined twice")
+    DRAFTERS[cls.name] = cls
+    return cls
+
+
+def find_drafter(name: str) -> type[Drafter]:
+    """The class of this name. Raises RequestError listing the known ones."""
+    from .. import speculative
+
+    for info in sorted(pkgutil.iter_modules(speculative.__path__), key=lambda m: m.name):
+        importlib.import_module(f"{speculative.__name__}.{info.name}")
+    if name not in DRAFTERS:
+        known = ", ".join(sorted(DRAFTERS, key=lambda n: DRAFTERS[n].priority))
+        raise RequestError(f"drafter {name!r} is not known; known: {known}")
+    return DRAFTERS[name]

@@ -1,0 +1,146 @@
+"""Options of speculative decoding, and what they make together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from .loading import load_model
+
+if TYPE_CHECKING:
+    from ..engine import Model
+    from ..speculative import Speculation
+
+Option = typer.Option
+Spec: TypeAlias = Annotated[
+    str | None,
+    Option(
+        "--spec",
+        metavar="KIND[,KIND]",
+        help="Drafters: ngram-simple, ngram-map-k, ngram-map-k4v, ngram-mod, ngram-cache, draft, "
+        "mtp; or none.",
+        show_default="none",
+    ),
+]
+DraftModelPath: TypeAlias = Annotated[
+    Path | None, Option("--draft-model", metavar="FILE", help="GGUF file for --spec draft.")
+]
+DraftMax: TypeAlias = Annotated[
+    int | None,
+    Option(
+        "--draft-max",
+        metavar="N",
+        help="Most drafts of a round.",
+        show_default="each drafter's own",
+    ),
+]
+DraftMin: TypeAlias = Annotated[
+    int, Option("--draft-min", metavar="N", help="Propose no fewer drafts than this.")
+]
+PMin: TypeAlias = Annotated[
+    float,
+    Option("--p-min", metavar="P", help="Model drafters stop before a less likely token."),
+]
+Rollback: TypeAlias = Annotated[
+    str,
+    Option(
+        "--rollback",
+        metavar="KIND",
+        help="How recurrent state forgets drafts: auto, replay, snapshots, checkpoint:host, "
+        "checkpoint:device.",
+    ),
+]
+NRsSeq: TypeAlias = Annotated[
+    int | None,
+    Option(
+        "--n-rs-seq",
+        metavar="N",
+        help="Most tokens that recurrent state can forget.",
+        show_default="the longest draft",
+    ),
+]
+NoAdaptive: TypeAlias = Annotated[
+    bool, Option("--no-adaptive", help="Always draft at full length, whether it pays or not.")
+]
+Acceptance: TypeAlias = Annotated[
+    str,
+    Option("--acceptance", metavar="RULE", help="match, or rejection (for draft and mtp)."),
+]
+DraftHead: TypeAlias = Annotated[
+    int,
+    Option(
+        "--draft-head",
+        metavar="N",
+        help="mtp chooses among the first N tokens of the vocabulary; 0: among all.",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options as given."""
+
+    spec: str | None = None
+    draft_model: Path | None = None
+    draft_max: int | None = None
+    draft_min: int = 0
+    p_min: float = 0.0
+    rollback: str = "auto"
+    n_rs_seq: int | None = None
+    no_adaptive: bool = False
+    acceptance: str = "match"
+    draft_head: int = 0
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The drafters' names; none without --spec."""
+        named = tuple(kind.strip() for kind in (self.spec or "none").split(","))
+        return () if named == ("none",) else named
+
+    def check(self) -> None:
+        """Raise typer.BadParameter for what is wrong before any file is opened."""
+        from ..engine.memory import check_rollback
+        from ..graph.errors import RequestError
+
+        try:
+            check_rollback(self.rollback)
+            if self.n_rs_seq is not None and self.n_rs_seq < 0:
+                raise RequestError(f"--n-rs-seq should be 0 or more, got {self.n_rs_seq}")
+            if self.kinds:
+                self._speculation(None)
+        except RequestError as error:
+            raise typer.BadParameter(str(error)) from None
+        if "draft" in self.kinds and self.draft_model is None:
+            raise typer.BadParameter("needed by --spec draft", param_hint="--draft-model")
+
+    def open(self, device: str, threads: int | None) -> Speculation | None:
+        """The speculation that a generation is to use. Raises what loading a model raises."""
+        if not self.kinds:
+            return None
+        path = self.draft_model if "draft" in self.kinds else None
+        return self._speculation(load_model(path, device, threads) if path else None)
+
+    def session_options(self) -> dict[str, Any]:
+        """What a session needs for it."""
+        most = self._speculation(None).longest if self.kinds else 0
+        return {
+            "rollback": self.rollback,
+            "n_rs_seq": most if self.n_rs_seq is None else self.n_rs_seq,
+        }
+
+    def _speculation(self, draft_model: Model | None) -> Speculation:
+        from ..speculative import Speculation
+
+        return Speculation(
+            self.kinds,
+            self.draft_max,
+            self.draft_min,
+            self.p_min,
+            draft_model,
+            self.acceptance,
+            adaptive=not self.no_adaptive,
+            draft_head=self.draft_head > 0,
+        )
