@@ -1,8 +1,8 @@
 """The byte form of a saved sequence.
 
-MAGIC, header length u32, header (JSON, UTF-8), then the arrays one after the other. The header has
-the format's version, the model's fingerprint, memory kinds, tokens, each array's name, type and
-shape, and a CRC-32 of the arrays' bytes. All little-endian."""
+MAGIC, header length u32, CRC-32 u32 of all that follows, header (JSON, UTF-8), then the arrays one
+after the other. The header has the format's version, the model's fingerprint, memory kinds, tokens,
+and each array's name, type and shape. All little-endian."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import numpy as np
 from ..graph.errors import RequestError
 
 MAGIC, VERSION = b"RRSEQ\x00\x00\x01", 1
-_LENGTH = struct.Struct("<I")
+_PREFIX = struct.Struct("<II")
 _TYPES = ("|u1", "<u2", "<f2", "<f4")
 
 
@@ -26,17 +26,16 @@ def pack(
     model: str, kinds: Mapping[str, Any], tokens: Sequence[int], arrays: Mapping[str, np.ndarray]
 ) -> bytes:
     """Tokens and arrays of a sequence as bytes."""
-    body = b"".join(np.ascontiguousarray(a).tobytes() for a in arrays.values())
     header = {
         "version": VERSION,
         "model": model,
         "kinds": dict(kinds),
         "tokens": [int(t) for t in tokens],
         "arrays": [[name, a.dtype.str, list(a.shape)] for name, a in arrays.items()],
-        "crc32": zlib.crc32(body),
     }
     text = json.dumps(header).encode()
-    return MAGIC + _LENGTH.pack(len(text)) + text + body
+    rest = b"".join((text, *(np.ascontiguousarray(a).tobytes() for a in arrays.values())))
+    return MAGIC + _PREFIX.pack(len(text), zlib.crc32(rest)) + rest
 
 
 def unpack(
@@ -44,23 +43,28 @@ def unpack(
 ) -> tuple[list[int], dict[str, np.ndarray]]:
     """Tokens and arrays from bytes. Raises RequestError for bytes that are damaged, of another
     version or model, or of other memory kinds."""
-    start = len(MAGIC) + _LENGTH.size
+    start = len(MAGIC) + _PREFIX.size
     if data[: len(MAGIC)] != MAGIC or len(data) < start:
         raise RequestError("saved sequence: it should start with riverrun's mark, it does not")
-    end = start + _LENGTH.unpack_from(data, len(MAGIC))[0]
+    size, crc = _PREFIX.unpack_from(data, len(MAGIC))
+    rest = memoryview(data)[start:]
+    if zlib.crc32(rest) != crc:
+        raise RequestError(
+            f"saved sequence: the checksum of its {len(data)} bytes should be {crc:08x}; they are "
+            "cut off or damaged"
+        )
     try:
-        header = json.loads(data[start:end])
+        header = json.loads(bytes(rest[:size]))
         version, found, saved = header["version"], header["model"], header["kinds"]
         tokens = [int(t) for t in header["tokens"]]
         shapes = [(str(n), str(t), [int(x) for x in s]) for n, t, s in header["arrays"]]
-        crc = int(header["crc32"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise RequestError(f"saved sequence: its header is damaged ({error})") from None
     _require("version", VERSION, version)
     _require("model", model, found)
     for name, kind in kinds.items():
         _require(name, kind, saved.get(name) if isinstance(saved, dict) else None)
-    return tokens, _arrays(data[end:], shapes, crc)
+    return tokens, _arrays(rest[size:], shapes)
 
 
 def _require(what: str, want: object, got: object) -> None:
@@ -71,17 +75,16 @@ def _require(what: str, want: object, got: object) -> None:
 
 
 def _arrays(
-    body: bytes, shapes: Sequence[tuple[str, str, list[int]]], crc: int
+    body: memoryview, shapes: Sequence[tuple[str, str, list[int]]]
 ) -> dict[str, np.ndarray]:
     sizes = []
     for name, kind, shape in shapes:
         if kind not in _TYPES or min(shape, default=0) < 0:
             raise RequestError(f"saved sequence: array {name!r} has type {kind!r}, shape {shape}")
         sizes.append(math.prod(shape) * np.dtype(kind).itemsize)
-    if sum(sizes) != len(body) or zlib.crc32(body) != crc:
+    if sum(sizes) != len(body):
         raise RequestError(
-            f"saved sequence: {sum(sizes)} bytes of arrays should follow unchanged, got "
-            f"{len(body)}; the data are cut off or damaged"
+            f"saved sequence: {sum(sizes)} bytes of arrays should follow, got {len(body)}"
         )
     arrays, at = {}, 0
     for (name, kind, shape), size in zip(shapes, sizes, strict=True):

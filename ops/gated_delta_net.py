@@ -291,10 +291,11 @@ def _edges() -> Iterable[Case]:
 def _replays() -> Iterable[Case]:
     """Passes with a log, for both kinds of decay and both head mappings."""
     for situation in SITUATIONS:
-        several = len(situation.lengths) > 1
-        rows = dict(slots=7 if several else 0, pad=3 * several)
-        yield _case(2, 32, repeat=2, replay=situation, **rows)
-        yield _case(2, 16, repeat=2, replay=situation, heads="grouped", kda=True, **rows)
+        slots, pad = (7, 3) if len(situation.lengths) > 1 else (0, 0)
+        yield _case(2, 32, repeat=2, replay=situation, slots=slots, pad=pad)
+        yield _case(
+            2, 16, repeat=2, replay=situation, heads="grouped", kda=True, slots=slots, pad=pad
+        )
         yield _case(3, 20, replay=situation, gap=4)
     for kda in (False, True):
         yield _case(2, 128, repeat=3, kda=kda, replay=SITUATIONS[-1])

@@ -139,8 +139,8 @@ class SsmConv(Op):
             heads = tuple((start + turn) % 4 for start in range(4))
             yield _case(19, 4, (3, 1, 4, 6), keep=4, start=(0, 1, 2, 3), head=heads)
         for situation in SITUATIONS:
-            several = len(situation.lengths) > 1
-            yield _case(33, 4, replay=situation, slots=7 if several else 0, pad=3 * several)
+            slots, pad = (7, 3) if len(situation.lengths) > 1 else (0, 0)
+            yield _case(33, 4, replay=situation, slots=slots, pad=pad)
             yield _case(64, 2, replay=situation, gap=31)
         yield _case(300, 4, replay=SITUATIONS[-1])
         for t, keep in ((1, 0), (4, 0), (4, 4), (64, 0), (512, 0)):

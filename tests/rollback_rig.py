@@ -97,7 +97,7 @@ class Moment:
     def require_now(self) -> None:
         """The session is still exactly what it was."""
         for name, array in self._pools.items():
-            np.testing.assert_array_equal(self._session.pools.states[name], array, name)
+            require_same(self._session.pools.states[name], array, name)
         for part, books in zip(self._parts(), self._books, strict=True):
             now = {k: v for k, v in part.__dict__.items() if k not in ("pools", "parts")}
             assert _plain(now) == _plain({k: books[k] for k in now})
@@ -125,11 +125,13 @@ def require_state(session: Session, seq: int, like: Plain) -> None:
     got, want = session.memory.save(seq), like.state(n)
     assert got.keys() == want.keys()
     for name, array in want.items():
-        np.testing.assert_array_equal(_bits(got[name]), _bits(array), f"{name} after {n} tokens")
+        require_same(got[name], array, f"{name} of sequence {seq} after {n} tokens")
 
 
-def _bits(array: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(array).view(np.uint8)
+def require_same(got: np.ndarray, want: np.ndarray, name: str) -> None:
+    """Same shape, type and bits."""
+    assert (got.shape, got.dtype) == (want.shape, want.dtype), name
+    assert got.tobytes() == want.tobytes(), f"{name}: {int((got != want).sum())} numbers differ"
 
 
 def peek(session: Session, likes: Sequence[Plain]) -> None:

@@ -53,8 +53,10 @@ def on_deep_stack(work: Callable[[], T]) -> T:
 def shorten(message: str) -> str:
     """An error message of the library in at most two lines: without excerpts of the source and
     dumps of its state, and with the middle of long lines left out."""
-    lines = [line.strip() for line in re.split(r"\n<(?:state|non-verbose)", message)[0].split("\n")]
+    lines = [line.strip() for line in re.split(r"\n<", message)[0].split("\n")]
     lines = [line for line in lines if not re.match(r"\d+ \||[\^~ ]*$", line)]
+    if lines[0].startswith("panic:"):
+        return "it is too large or nested too deeply"
     if len(lines) > 2:
         lines = [lines[0], lines[-1]]
     return "\n".join(map(_clip, lines))

@@ -124,9 +124,7 @@ def test_a_broken_pass_after_pending_ones(
     session, lengths = begun(strategy, "cpu")
     session.verify(items(session, "cpu", 3, True))
     session.verify(items(session, "cpu", 1, False))
-    broken_pass(
-        session, monkeypatch, mode, lambda: session.verify(items(session, "cpu", n, True))
-    )
+    broken_pass(session, monkeypatch, mode, lambda: session.verify(items(session, "cpu", n, True)))
     require_going_on(session, "cpu", lengths)
 
 

@@ -49,9 +49,7 @@ def verify(session: Session, sizes: Sequence[int], likes: Sequence[Plain]) -> No
         for seq, (like, at, n) in enumerate(zip(likes, starts, sizes, strict=True))
     ]
     logits = session.verify(items).logits
-    want = [
-        like.logits(at, at + n) for like, at, n in zip(likes, starts, sizes, strict=True)
-    ]
+    want = [like.logits(at, at + n) for like, at, n in zip(likes, starts, sizes, strict=True)]
     np.testing.assert_array_equal(logits, np.concatenate(want))
 
 

@@ -68,9 +68,7 @@ def test_a_first_pass_can_be_undone_whole(strategy: str, device: str) -> None:
 @every_strategy
 @pytest.mark.parametrize("device", ["cpu", "reference"])
 @pytest.mark.parametrize("passes", [(1,), (1,) * 3, (1,) * 10, (3, 1, 4), (2, 12, 1)], ids=str)
-def test_one_commit_for_several_passes(
-    strategy: str, device: str, passes: tuple[int, ...]
-) -> None:
+def test_one_commit_for_several_passes(strategy: str, device: str, passes: tuple[int, ...]) -> None:
     session, like = session_of(strategy, device), plain(device)
     evaluate(session, 6)
     verify(session, 3)
@@ -134,7 +132,7 @@ def test_pending_tokens_stand_in_the_way(strategy: str) -> None:
     require_refused(session, 4)
     now = Moment(session)
     for call in (session.settle, session.save, lambda: session.copy(0, 1)):
-        with pytest.raises(RequestError, match="3 tokens are pending|3 pending"):
+        with pytest.raises(RequestError, match=r"3 tokens are pending|3 pending"):
             call()
         now.require_now()
     with pytest.raises(RequestError, match="no later one is sure"):

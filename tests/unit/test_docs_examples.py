@@ -113,3 +113,26 @@ def test_links_and_named_files_exist(page: str) -> None:
     text = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.M | re.S)
     links = [t for t in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text) if "://" not in t]
     assert [t for t in links if not (path.parent / t).exists()] == []
+
+
+def test_the_drafter_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    from riverrun.speculative.drafter import DRAFTERS
+
+    file, use = blocks("docs/adding-a-drafter.md", "python")
+    try:
+        exec(file, {"__name__": "runs"})
+        exec(use, {})
+    finally:
+        DRAFTERS.pop("runs", None)
+    assert capsys.readouterr().out == "True\n"
+
+
+def test_the_session_of_the_speculation_page() -> None:
+    scope: dict[str, object] = {}
+    for block in blocks("docs/speculation.md", "python"):
+        exec(block, scope)
+    session, found = scope["session"], scope["found"]
+    assert isinstance(session, rr.Session)
+    assert session.length(0) == session.length(1) > 1
+    assert session.tokens(0)[-1] == 10 == session.tokens(1)[-1]
+    assert found.logits.shape[0] == 3  # type: ignore[attr-defined]

@@ -1,0 +1,218 @@
+"""Prompts that share a start with what a sequence holds: as much as can be is kept, and what comes
+out is bit for bit what a cold run gives."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+
+import numpy as np
+import pytest
+import riverrun as rr
+from demo import PROMPTS, demo
+from riverrun.engine.prompt_states import PromptStates
+from riverrun.engine.session import Session
+from rollback_rig import STRATEGIES, stream, tiny
+
+N_CTX, GENERATED = 1024, 10
+PROMPT, OTHER = stream(100, 700), stream(101, 700)
+
+
+def generate(session: Session, logits: np.ndarray, seq: int = 0) -> tuple[list[int], np.ndarray]:
+    """Ten greedy tokens, and the logits that they came from."""
+    tokens, rows = [], [logits.copy()]
+    for _ in range(GENERATED):
+        tokens.append(int(rows[-1].argmax()))
+        rows.append(session.decode(tokens[-1], seq).copy())
+    return tokens, np.stack(rows)
+
+
+@cache
+def cold(model: rr.Model, prompt: tuple[int, ...], n_ctx: int) -> tuple[list[int], np.ndarray]:
+    session = model.session(n_ctx=n_ctx)
+    return generate(session, session.prefill(prompt))
+
+
+def require_like_cold(session: Session, prompt: list[int], kept: int, seq: int = 0) -> list[int]:
+    """Run a prompt of which `kept` tokens are reused; returns what was generated."""
+    assert session.reuse(prompt, seq) == kept
+    assert session.length(seq) == kept and session.tokens(seq) == prompt[:kept]
+    tokens, rows = generate(session, session.prefill(prompt[kept:], seq), seq)
+    want, want_rows = cold(session.model, tuple(prompt), session.n_ctx)
+    assert tokens == want
+    np.testing.assert_array_equal(rows, want_rows)
+    return tokens
+
+
+def changed(n: int) -> list[int]:
+    """PROMPT's first n tokens, then others."""
+    return PROMPT[:n] + [(t + 1) % 288 for t in PROMPT[n:]]
+
+
+# The states of PROMPT that are kept: at a multiple of 512, and shortly before its end.
+SECOND_PROMPTS: dict[str, tuple[list[int], int]] = {
+    "identical": (PROMPT, 696),
+    "another last token": (changed(699), 696),
+    "parts at 696": (changed(696), 696),
+    "parts at 695": (changed(695), 512),
+    "a third": (changed(233), 0),
+    "nothing": (OTHER, 0),
+    "extends the prompt": (PROMPT + OTHER[:50], 696),
+    "shorter": (PROMPT[:600], 512),
+    "shorter, one token too short": (PROMPT[:512], 0),
+    "much shorter": (PROMPT[:40], 0),
+    "one token": (PROMPT[:1], 0),
+}
+
+
+@pytest.mark.parametrize("second", SECOND_PROMPTS)
+@pytest.mark.parametrize("strategy", ["none", *STRATEGIES])
+def test_a_hybrid_goes_back_to_kept_states(strategy: str, second: str) -> None:
+    options = {} if strategy == "none" else {"rollback": strategy, "n_rs_seq": 8}
+    session = tiny().session(n_ctx=N_CTX, **options)
+    require_like_cold(session, PROMPT, 0)
+    prompt, kept = SECOND_PROMPTS[second]
+    require_like_cold(session, prompt, kept)
+    require_like_cold(session, PROMPT, {0: 0, 512: 512, 696: 696}[min(kept, 696)])
+
+
+@pytest.mark.parametrize("second", SECOND_PROMPTS)
+def test_plain_attention_keeps_all_that_is_common(second: str) -> None:
+    session = tiny("llama").session(n_ctx=N_CTX)
+    held = PROMPT + require_like_cold(session, PROMPT, 0)
+    prompt, _ = SECOND_PROMPTS[second]
+    common = 0
+    while common < min(len(prompt) - 1, len(held)) and held[common] == prompt[common]:
+        common += 1
+    require_like_cold(session, prompt, common)
+
+
+@pytest.mark.parametrize("strategy", ["none", *STRATEGIES])
+def test_a_conversation_goes_on_where_it_was(strategy: str) -> None:
+    options = {} if strategy == "none" else {"rollback": strategy, "n_rs_seq": 8}
+    session = tiny().session(n_ctx=N_CTX, n_seqs=2, **options)
+    for seq in (1, 0):
+        said = list(PROMPT[:80])
+        said += require_like_cold(session, said, 0, seq)
+        for turn in range(3):
+            kept, said = len(said), said + OTHER[turn * 30 : turn * 30 + 30]
+            said += require_like_cold(session, said, kept, seq)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_rejected_and_pending_drafts_do_not_count(strategy: str) -> None:
+    session = tiny().session(n_ctx=N_CTX, rollback=strategy, n_rs_seq=8)
+    session.prefill(PROMPT[:100])
+    session.verify([(0, changed(103)[100:106])])
+    session.commit(0, 3)
+    session.verify([(0, changed(103)[103:109])])
+    require_like_cold(session, PROMPT[:150], 103)
+    session.verify([(0, OTHER[:5])])
+    session.commit(0, 4)
+    # Behind the newest tokens lies what rollback still reaches.
+    assert session.can_remove(0, 162)
+    generated = session.tokens()[150:160]
+    require_like_cold(session, PROMPT[:150] + generated + OTHER[:2] + PROMPT[:5], 162)
+
+
+def test_a_draft_that_cannot_go_takes_the_state_with_it() -> None:
+    session = tiny().session(n_ctx=N_CTX)
+    session.prefill(PROMPT[:200])
+    session.verify([(0, OTHER[:3])])
+    assert not session.can_commit(0, 0)
+    require_like_cold(session, PROMPT[:250], 200)
+
+
+def test_windows_go_back_as_far_as_they_hold() -> None:
+    session = tiny("gemma3").session(n_ctx=4096)
+    assert session.capacity.window_pages
+    prompt = stream(102, 1300)
+    require_like_cold(session, prompt, 0)
+    require_like_cold(session, prompt[:1250] + OTHER[:20], 1250)
+    require_like_cold(session, prompt[:500] + OTHER[:20], 0)
+
+
+def test_the_demo_model_reuses_its_prompt() -> None:
+    session = demo().session(n_ctx=512, n_rs_seq=4)
+    prompt = list(PROMPTS["p200"]["ids"])
+    require_like_cold(session, prompt, 0)
+    require_like_cold(session, [*prompt[:-1], 77], len(prompt) - 4)
+    require_like_cold(session, prompt, len(prompt) - 4)
+    require_like_cold(session, prompt[:100], 0)
+
+
+def test_random_prompts() -> None:
+    """Prompts that part anywhere: kept is never more than common, results are those of a cold
+    run."""
+    rng = random.Random(7)
+    session = tiny().session(n_ctx=2048, n_rs_seq=4)
+    source, prompts = stream(103, 1500), [[1]]
+    for _ in range(20):
+        base = rng.choice(prompts)
+        part = rng.randint(0, len(base))
+        prompt = base[:part] + source[: rng.randint(1, 1300 - part)]
+        prompts.append(prompt)
+        held = session.tokens()
+        kept = session.reuse(prompt)
+        assert kept < len(prompt) and prompt[:kept] == held[:kept] == session.tokens()
+        got = session.prefill(prompt[kept:]).copy()
+        fresh = tiny().session(n_ctx=2048)
+        np.testing.assert_array_equal(got, fresh.prefill(prompt))
+
+
+def test_kept_states_stay_within_their_bytes() -> None:
+    one = tiny().plan_session(N_CTX).bytes.recurrent
+    long = stream(104, 3000)
+    for room in (0, one - 1, one, 2 * one + 1):
+        session = tiny().session(n_ctx=3072, cache_bytes=room)
+        session.prefill(long)
+        states = session._held.prompt_states
+        assert states.nbytes <= room
+        assert states.nbytes == len(states.positions(0)) * one == room // one * one
+        if room >= one:
+            assert states.positions(0)[-1] == 2996
+        kept = session.reuse([*long[:2999], 5])
+        assert kept == (2996 if room >= one else 0)
+        session.clear()
+        assert states.nbytes == 0 and not states.positions(0)
+
+
+def state(size: int = 4) -> dict[str, np.ndarray]:
+    return {"ssm_state.0": np.zeros(size, np.float32)}
+
+
+def kept_of(states: PromptStates, n_seqs: int) -> list[list[int]]:
+    return [states.positions(seq) for seq in range(n_seqs)]
+
+
+def test_states_that_lie_close_together_go_first() -> None:
+    states = PromptStates(2, limit=4 * 16)
+    for seq, position in ((0, 512), (0, 520), (1, 300), (0, 1024)):
+        states.add(seq, position, state())
+    states.add(0, 2000, state())
+    assert kept_of(states, 2) == [[512, 1024, 2000], [300]]
+    assert states.nbytes == 4 * 16
+    states.add(0, 2000, state())
+    assert states.nbytes == 4 * 16
+
+
+def test_long_prompts_keep_states_all_along() -> None:
+    states = PromptStates(1, limit=4 * 16)
+    for step in range(1, 65):
+        states.add(0, 512 * step, state())
+        at = states.positions(0)
+        assert len(at) == min(step, 4) and at[-1] == 512 * step
+    gaps = np.diff([0, *states.positions(0)])
+    assert gaps.max() <= 512 * 32
+
+
+def test_states_too_large_are_not_kept_at_the_cost_of_others() -> None:
+    states = PromptStates(1, limit=40)
+    states.add(0, 10, state())
+    states.add(0, 20, state(size=11))
+    assert states.positions(0) == [10] and states.nbytes == 16
+    assert [at for at, _ in states.before(0, 9)] == []
+    states.add(0, 30, state())
+    assert [at for at, _ in states.before(0, 40)] == [30, 10]
+    states.cut(0, 29)
+    assert states.positions(0) == [10] and states.nbytes == 16
