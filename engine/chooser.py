@@ -2,24 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 
+from .constraints import Constraint
 from .sampler import Sampler
-
-
-class TokenConstraint(Protocol):
-    """What may follow; see engine/constraints."""
-
-    def mask(self, logits: np.ndarray) -> np.ndarray:
-        """Logits f32 [n_vocab] with those of illegal tokens at -inf."""
-
-    def accept(self, token: int) -> None:
-        """A token was chosen."""
-
-    def validate(self, tokens: list[int]) -> int:
-        """How many of these tokens may follow one another from here."""
 
 
 class Chooser:
@@ -28,7 +14,7 @@ class Chooser:
     n_vocab: tokens that may be chosen at all; rows of logits beyond it are padding."""
 
     def __init__(
-        self, sampler: Sampler, n_vocab: int, constraint: TokenConstraint | None = None
+        self, sampler: Sampler, n_vocab: int, constraint: Constraint | None = None
     ) -> None:
         self.sampler, self.constraint, self._n_vocab = sampler, constraint, n_vocab
 

@@ -39,6 +39,9 @@ class Decoding(ABC):
         """Fields for the timings."""
         return {}
 
+    def close(self) -> None:  # noqa: B027
+        """The session is done with: write what is to be kept."""
+
 
 class PlainDecoding(Decoding):
     """One token a pass."""

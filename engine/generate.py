@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..graph.errors import RequestError
-from .chooser import Chooser, TokenConstraint
+from .chooser import Chooser
+from .constraints import Constraint
 from .decoding import Decoding
 from .sampler import Sampler, SamplerParams
 from .stop import StopMatcher
@@ -65,7 +66,7 @@ class Generation:
         prompt: Sequence[int],
         params: SamplerParams,
         options: Options,
-        constraint: TokenConstraint | None = None,
+        constraint: Constraint | None = None,
     ) -> None:
         session, seq = decoding.session, decoding.seq
         if not prompt:
@@ -77,7 +78,7 @@ class Generation:
                 f"of which {used} are used; use a larger context (-c)"
             )
         self.model, self.session, self.prompt, self.options = model, session, prompt, options
-        self._decoding, self._seq = decoding, seq
+        self.decoding, self._seq = decoding, seq
         # Rows that pad the embedding beyond the tokenizer's vocabulary are never sampled.
         n_vocab = model.tokenizer.n_vocab or model.n_vocab
         self.sampler = Sampler(params, n_vocab, prompt)
@@ -116,7 +117,7 @@ class Generation:
         kept = self.session.reuse(self.prompt, self._seq) if self.options.cache_prompt else 0
         self.session.prepare(len(self.prompt) - kept, self._seq)
         began = time.perf_counter()
-        logits = self._decoding.prompt(self.prompt, kept)
+        logits = self.decoding.prompt(self.prompt, kept)
         first = time.perf_counter()
         self.timings.cache_n = kept
         self.timings.prompt_n = len(self.prompt) - kept
@@ -133,9 +134,9 @@ class Generation:
                 if self._reason:
                     break
             _close(tokens)
-            self.timings.extra = self._decoding.statistics()
+            self.timings.extra = self.decoding.statistics()
             if not self._reason:
-                tokens = self._decoding.round(self.tokens[-1], self._chooser, self._left())
+                tokens = self.decoding.round(self.tokens[-1], self._chooser, self._left())
         tail = self._finish()
         if tail:
             self._text.append(tail)

@@ -13,7 +13,8 @@ from ..backends import Plan, open_backend
 from ..models import ModelFile, load_file
 from ..models.step import Capacity, StepShape
 from ..models.tokenizer import Tokenizer
-from .chooser import TokenConstraint
+from .constraints import Constraint, compile_constraint
+from .constraints.kinds import Source
 from .decoding import open_decoding
 from .generate import Generation, Options
 from .sampler import SamplerParams
@@ -91,6 +92,12 @@ class Model:
         rollback, n_rs_seq, ...)."""
         return Session(self, self.plan_session(n_ctx, n_seqs, **options))
 
+    def constraint(self, kind: str, source: Source = None) -> Constraint:
+        """What one generation's text must conform to: `compile_constraint` on this model's tokens.
+
+        kind: "json_schema", "json_object", "regex" or "grammar". Needs the extra `grammar`."""
+        return compile_constraint(self.tokenizer, kind, source)
+
     def tokenize(self, text: str) -> list[int]:
         """Token ids of a prompt, with the begin token where the model wants one; special tokens
         in the text are recognised."""
@@ -107,7 +114,7 @@ class Model:
         n_ctx: int | None = None,
         cache_prompt: bool = False,
         speculative: Any = None,
-        constraint: TokenConstraint | None = None,
+        constraint: Constraint | None = None,
         **sampling: Any,
     ) -> Generation:
         """Continue a prompt (text or token ids), lazily: iterate for pieces of text, then read

@@ -27,7 +27,7 @@ class PromptStates:
         if position in self._kept[seq] or size > self.limit:
             return
         while self.nbytes + size > self.limit:
-            self._drop(*self._least_useful())
+            self._drop(*self._least_useful(seq, position))
         self._kept[seq][position] = arrays
         self.nbytes += size
 
@@ -44,13 +44,15 @@ class PromptStates:
     def _drop(self, seq: int, position: int) -> None:
         self.nbytes -= _bytes(self._kept[seq].pop(position))
 
-    def _least_useful(self) -> tuple[int, int]:
-        """The state without which the longest stretch to run again grows least."""
+    def _least_useful(self, seq: int, position: int) -> tuple[int, int]:
+        """The state whose absence leaves the shortest stretch without any, once there is one for
+        this position of seq."""
         found: list[tuple[int, int, int]] = []
-        for seq, kept in enumerate(self._kept):
-            at = sorted(kept)
+        for of, kept in enumerate(self._kept):
+            at = sorted({*kept, position} if of == seq else kept)
             for before, here, after in zip([0, *at[:-1]], at, [*at[1:], *at[-1:]], strict=True):
-                found.append((after - before, seq, here))
+                if (of, here) != (seq, position):
+                    found.append((after - before, of, here))
         return min(found)[1:]
 
 

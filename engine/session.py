@@ -84,6 +84,15 @@ class Session:
         """Bytes that rollback has copied between state and host memory so far."""
         return self._held.recurrent.host_bytes if self._held.recurrent else 0
 
+    @property
+    def copy_s(self) -> float:
+        """Seconds that rollback's copies of states have taken so far."""
+        return self._held.recurrent.copy_s if self._held.recurrent else 0.0
+
+    def folded(self, seq: int = 0) -> int:
+        """Tokens of earlier passes that the last pass brought into the recurrent state."""
+        return self._held.recurrent.folded(seq) if self._held.recurrent else 0
+
     def tokens(self, seq: int = 0) -> list[int]:
         """The tokens that a sequence holds."""
         return self._tokens[seq][: self.memory.length(seq)]
@@ -235,11 +244,15 @@ class Session:
                 self._step(n, 1, 1, hidden, _chunk_kind(n))
 
     def prepare_drafts(self, most: int, hidden: bool = False) -> None:
-        """Compile what verifying up to `most` drafts of each sequence will run."""
+        """Compile what verifying up to `most` drafts of some or all sequences will run."""
+        recurrent = self._held.recurrent
+        again = MOST_AGAIN if recurrent and recurrent.reruns else 0
         with self._exclusive:
-            largest = min(MAX_TOKENS, self.n_seqs * (most + 1))
-            for n in [b for b in TOKENS if b <= token_bucket(largest)]:
-                self._step(n, min(n, self.n_seqs), n, hidden, "step")
+            for items in range(1, self.n_seqs + 1):
+                for n in _buckets(items, items * (most + 1 + again)):
+                    self._step(n, items, n, hidden, "step")
+            for n in _buckets(1, again and again + most):
+                self._step(n, 1, 0, False, "step")
 
     def decode(self, token: int, seq: int = 0) -> np.ndarray:
         """Evaluate one token; its logits f32 [n_vocab], valid until the next pass."""
@@ -329,8 +342,8 @@ class Session:
             n = min(due, MAX_TOKENS)
             part = self._part(seq, NO_TOKENS, due)
             part = Part(seq, part.tokens[:n], n, part.first)
-            step = self._step(n, 1, 1, False, "step")
-            self._run(step, [part], [Reservation(seq, 0, 0, n)], n, [n - 1])
+            step = self._step(n, 1, 0, False, "step")
+            self._run(step, [part], [Reservation(seq, 0, 0, n)], n)
 
     def _settle(self, seq: int) -> None:
         if self.memory.pending(seq):
@@ -435,6 +448,11 @@ def _chunks(length: int, n: int) -> Iterator[int]:
         size = min(MAX_TOKENS - length % MAX_TOKENS, n)
         yield size
         length, n = length + size, n - size
+
+
+def _buckets(least: int, most: int) -> list[int]:
+    """The buckets of passes of least to most tokens."""
+    return [n for n in TOKENS if least <= n <= token_bucket(min(most, MAX_TOKENS))]
 
 
 def _chunk_kind(n: int) -> str:

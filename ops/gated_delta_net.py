@@ -151,18 +151,15 @@ class GatedDeltaNet(Op):
     ) -> Cost:
         """Bytes of the states of B sequences, and of the planes that N / B tokens each fill.
 
-        With a log, each token is logged, and as many entries are folded."""
+        With a log, those of a pass that logs all its tokens and folds nothing."""
         n, heads, s = v.shape
         batch = state_rows.shape[0]
         plane = 4 * state.shape[-1] * batch
         planes = min(state.shape[1] if state.rank == 3 else 1, -(-n // batch))
         read = sum(x.nbytes for x in (q, k, v, g, beta, seq_offsets, state_rows)) + plane
-        flops, write = n * heads * (7 * s * s + 4 * s), v.nbytes + plane * planes
         log = replay[0] if replay else None
-        if log is None:
-            return Cost(flops, read, write)
-        entries = 4 * n * log.shape[2]
-        return Cost(flops + n * heads * 3 * s * s, read + entries, write + entries)
+        kept = plane * planes if log is None else 4 * n * log.shape[2]
+        return Cost(n * heads * (7 * s * s + 4 * s), read, v.nbytes + kept)
 
     @staticmethod
     def cases() -> Iterable[Case]:

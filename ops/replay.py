@@ -69,21 +69,24 @@ class Replay:
     Raises BackendError for numbers out of range."""
 
     def __init__(
-        self, op: Op, rows_of: list[range], state_rows: np.ndarray, given: tuple[np.ndarray, ...]
+        self,
+        op: Op,
+        rows_of: list[range],
+        state_rows: np.ndarray,
+        given: tuple[np.ndarray | None, ...],
     ) -> None:
         self.rows = state_rows
         self.lengths = [len(rows) for rows in rows_of]
         self.log: np.ndarray | None = None
         self.direct = list(self.lengths)
         self.folded = self.held = [0] * len(rows_of)
-        if not given or given[0] is None:
+        there = [array for array in given if array is not None]
+        if not there:
             return
-        self.log = given[0].copy()
-        self.size = self.log.shape[1]
-        check_range(op, "log_head", given[1], 0, self.size)
-        self.head, self.folded, self.held, self.direct = (
-            [int(n) for n in numbers] for numbers in given[1:]
-        )
+        log, *numbers = there
+        self.log, self.size = log.copy(), log.shape[1]
+        check_range(op, "log_head", numbers[0], 0, self.size)
+        self.head, self.folded, self.held, self.direct = ([int(n) for n in a] for a in numbers)
         for b in range(len(rows_of)):
             self._check(op, b)
 

@@ -110,13 +110,14 @@ class SsmConv(Op):
     ) -> Cost:
         """Bytes of the tails of B sequences, and of the planes that N / B tokens each fill.
 
-        With a log, each token is logged, and as many entries are read."""
+        With a log, those of a pass that logs all its tokens and folds nothing."""
         batch = state_rows.shape[0]
         plane = 4 * tail.shape[-1] * batch
         planes = min(tail.shape[1] if tail.rank == 3 else 1, -(-x.shape[0] // batch))
-        entries = x.nbytes if replay and replay[0] is not None else 0
-        read = x.nbytes + w.nbytes + seq_offsets.nbytes + state_rows.nbytes + plane + entries
-        return Cost(2 * x.size * w.shape[1], read, x.nbytes + plane * planes + entries)
+        logs = bool(replay) and replay[0] is not None
+        read = x.nbytes + w.nbytes + seq_offsets.nbytes + state_rows.nbytes + plane
+        write = x.nbytes + (x.nbytes if logs else plane * planes)
+        return Cost(2 * x.size * w.shape[1], read, write)
 
     @staticmethod
     def cases() -> Iterable[Case]:

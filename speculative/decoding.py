@@ -43,6 +43,10 @@ class SpeculativeDecoding(Decoding):
         finally:
             self.speculator.finish(judged, taken, ended)
 
+    def close(self) -> None:
+        """What drafters keep."""
+        self.speculator.close()
+
     def statistics(self) -> dict[str, Any]:
         """Drafts and times."""
         return self.speculator.statistics.as_dict()

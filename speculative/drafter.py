@@ -10,6 +10,7 @@ import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
@@ -47,7 +48,8 @@ class Setup:
     """What a drafter is opened with. target: the session drafted for; draft_max: the most drafts
     of a round, None for each drafter's own; draft_min: fewer than this are not proposed; p_min:
     a drafter with probabilities stops before a token that is less likely; draft_model: the second
-    model; draft_head: whether to choose among the draft head's tokens only."""
+    model; draft_head: whether to choose among the draft head's tokens only; lookup_static,
+    lookup_dynamic: files of n-gram counts, the second one also written by `close`."""
 
     target: Session
     draft_max: int | None = None
@@ -55,6 +57,8 @@ class Setup:
     p_min: float = 0.0
     draft_model: Model | None = None
     draft_head: bool = False
+    lookup_static: Path | None = None
+    lookup_dynamic: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,9 @@ class Drafter(ABC):
 
     def forget(self) -> None:  # noqa: B027
         """Forget everything, shared pools included."""
+
+    def close(self) -> None:  # noqa: B027
+        """The session is done with: write what is to be kept."""
 
 
 DRAFTERS: dict[str, type[Drafter]] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 from .drafter import Drafter, Setup, register_drafter
 from .ngram_counts import MAX_N, Counts, Followers
@@ -58,13 +59,20 @@ class NgramCache(TextDrafter[CountedText]):
         self.m = self._lowered(at_least("m", m, 1))
         self._n_vocab = None if n_vocab is None else at_least("n_vocab", n_vocab, 1)
         self._dynamic, self._static = Counts(), Counts()
+        self.kept_in: Path | None = None  # the file that `close` writes
 
     @classmethod
     def open(cls, setup: Setup) -> Drafter:
         """A drafter with the bounds that the session sets, for its model's tokens."""
         model = setup.target.model
         n_vocab = model.tokenizer.n_vocab or model.n_vocab
-        return cls(n_vocab=n_vocab, draft_max=setup.draft_max, draft_min=setup.draft_min)
+        drafter = cls(n_vocab=n_vocab, draft_max=setup.draft_max, draft_min=setup.draft_min)
+        if setup.lookup_static:
+            drafter.load(setup.lookup_static, static=True)
+        drafter.kept_in = setup.lookup_dynamic
+        if drafter.kept_in and drafter.kept_in.exists():
+            drafter.load(drafter.kept_in)
+        return drafter
 
     def load(self, path: str | os.PathLike[str], *, static: bool = False) -> None:
         """Add a file's counts to those that all sequences share: n-grams of one to four tokens,
@@ -81,6 +89,11 @@ class NgramCache(TextDrafter[CountedText]):
         for source in (self._dynamic, *(text.counts for text in self._texts.values())):
             counts.merge(source)
         counts.write(path)
+
+    def close(self) -> None:
+        """Save to the file that counts are kept in, if there is one."""
+        if self.kept_in:
+            self.save(self.kept_in)
 
     def forget(self) -> None:
         """Forget every sequence and all loaded counts."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from ..engine.model import Model
 from ..graph.errors import RequestError
@@ -19,7 +20,9 @@ class Speculation:
     drafts of a round, None for each drafter's own; draft_min: fewer are not proposed; p_min: model
     drafters stop before a less likely token; draft_model: for the drafter `draft`; acceptance:
     "match" or "rejection"; adaptive: draft less, or not, where that is measured to be faster;
-    draft_head: choose drafts of `mtp` among the draft head's tokens; rule: replaces `acceptance`.
+    draft_head: choose drafts of `mtp` among the draft head's tokens; lookup_static,
+    lookup_dynamic: files of counts for `ngram-cache`, of which the second is also written when a
+    Speculator is closed; rule: replaces `acceptance`.
 
     Raises RequestError for unknown names and values out of range."""
 
@@ -31,6 +34,8 @@ class Speculation:
     acceptance: str = "match"
     adaptive: bool = True
     draft_head: bool = False
+    lookup_static: Path | None = None
+    lookup_dynamic: Path | None = None
     rule: Rule | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:

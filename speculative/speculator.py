@@ -63,6 +63,8 @@ class Speculator:
             asked.p_min,
             asked.draft_model,
             asked.draft_head,
+            asked.lookup_static,
+            asked.lookup_dynamic,
         )
         self.drafters = [cls.open(setup) for cls in asked.drafters]
         self.hidden = any(d.wants_hidden for d in self.drafters)
@@ -99,7 +101,7 @@ class Speculator:
         Each result is then judged and handed to `finish`."""
         began = time.perf_counter()
         picked = self._propose(entries)
-        drafted = time.perf_counter()
+        drafted, copied = time.perf_counter(), self.session.copy_s
         found = self.session.verify(
             [(e.seq, [e.token, *d.tokens]) for e, (_, d) in zip(entries, picked, strict=True)],
             sure=[1] * len(entries),
@@ -111,7 +113,9 @@ class Speculator:
         stats = self.statistics
         stats.rounds += 1
         stats.draft_s += drafted - began
-        stats.verify_s += ended - drafted
+        copied = self.session.copy_s - copied
+        stats.verify_s += ended - drafted - copied
+        stats.rollback_s += copied
         results, at = [], 0
         for entry, (drafter, draft) in zip(entries, picked, strict=True):
             rows = slice(at, at + 1 + len(draft.tokens))
@@ -143,6 +147,11 @@ class Speculator:
             drafter.observe(seq, stay, hidden, self._known[seq])
             if drafter is judged.drafter:
                 drafter.accept(seq, len(draft), accepted)
+
+    def close(self) -> None:
+        """Let drafters write what they keep."""
+        for drafter in self.drafters:
+            drafter.close()
 
     def clear(self, seq: int) -> None:
         """Forget a sequence, in the session too."""

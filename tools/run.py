@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from .constraints import Grammar, GrammarFile, JsonSchema, Regex, asked_constraint
 from .loading import load_model
 from .messages import note
 from .options import DeviceName, Json, ModelPath, Threads, integers
@@ -18,6 +19,8 @@ from .speculation import (
     DraftMax,
     DraftMin,
     DraftModelPath,
+    LookupDynamic,
+    LookupStatic,
     NoAdaptive,
     NRsSeq,
     PMin,
@@ -113,9 +116,15 @@ def run(
     p_min: PMin = 0.0,
     acceptance: Acceptance = "match",
     draft_head: DraftHead = 0,
+    lookup_cache_static: LookupStatic = None,
+    lookup_cache_dynamic: LookupDynamic = None,
     rollback: Rollback = "auto",
     n_rs_seq: NRsSeq = None,
     no_adaptive: NoAdaptive = False,
+    json_schema: JsonSchema = None,
+    regex: Regex = None,
+    grammar: Grammar = None,
+    grammar_file: GrammarFile = None,
     as_json: Json = False,
 ) -> None:
     """Continue a prompt: the text goes to standard output as it comes, timings to standard error.
@@ -145,10 +154,13 @@ def run(
         no_adaptive,
         acceptance,
         draft_head,
+        lookup_cache_static,
+        lookup_cache_dynamic,
     )
     ids = _prompt_ids(prompt, tokens)
     _check(sampling, stop or [], {"--cache-type-k": cache_type_k, "--cache-type-v": cache_type_v})
     asked.check()
+    must = asked_constraint(json_schema, regex, grammar, grammar_file)
     loaded = load_model(model, device, threads, draft_head)
     plan = loaded.plan_session(
         ctx, cache_type_k=cache_type_k, cache_type_v=cache_type_v, **asked.session_options()
@@ -164,12 +176,14 @@ def run(
         ignore_eos=ignore_eos,
         session=session,
         speculative=speculation,
+        constraint=loaded.constraint(*must) if must else None,
         **sampling,
     )
     if as_json:
         _print_object(generation)
     else:
         _print_text(generation, prompt if prompt is not None else loaded.tokenizer.decode(ids))
+    generation.decoding.close()
 
 
 def _prompt_ids(prompt: str | None, tokens: str | None) -> list[int]:

@@ -77,6 +77,18 @@ DraftHead: TypeAlias = Annotated[
         help="mtp chooses among the first N tokens of the vocabulary; 0: among all.",
     ),
 ]
+LookupStatic: TypeAlias = Annotated[
+    Path | None,
+    Option("--lookup-cache-static", metavar="FILE", help="Counts of pairs for ngram-cache."),
+]
+LookupDynamic: TypeAlias = Annotated[
+    Path | None,
+    Option(
+        "--lookup-cache-dynamic",
+        metavar="FILE",
+        help="Counts for ngram-cache, read if there and written in the end.",
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -93,6 +105,8 @@ class Asked:
     no_adaptive: bool = False
     acceptance: str = "match"
     draft_head: int = 0
+    lookup_static: Path | None = None
+    lookup_dynamic: Path | None = None
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -143,4 +157,6 @@ class Asked:
             self.acceptance,
             adaptive=not self.no_adaptive,
             draft_head=self.draft_head > 0,
+            lookup_static=self.lookup_static,
+            lookup_dynamic=self.lookup_dynamic,
         )

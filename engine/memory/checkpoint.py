@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -16,6 +17,8 @@ class Checkpoint(RecurrentMemory):
     becomes the state again, and tokens since then are due to run again. Any number of tokens can
     be forgotten."""
 
+    reruns = True
+
     def __init__(self, n_seqs: int, pools: Pools, states: Sequence[str], window: int = 0) -> None:
         super().__init__(n_seqs, pools, states, window)
         self._saved_at: list[int | None] = [None] * self.n_seqs
@@ -26,7 +29,7 @@ class Checkpoint(RecurrentMemory):
             return
         at = self._length[seq] - self._rerun[seq]
         if self._saved_at[seq] != at:
-            self._store(seq)
+            self._timed(self._store, seq)
             self._saved_at[seq] = at
 
     def _kept(self, seq: int) -> bool:
@@ -54,7 +57,7 @@ class Checkpoint(RecurrentMemory):
     def _back_to_copy(self, seq: int, length: int) -> None:
         at = self._saved_at[seq]
         assert at is not None
-        self._load(seq)
+        self._timed(self._load, seq)
         self._rerun[seq] = length - at
 
     def _reset(self, seq: int) -> None:
@@ -72,6 +75,11 @@ class Checkpoint(RecurrentMemory):
     def max_rollback(self, seq: int) -> int:
         """All pending tokens, once there is a copy."""
         return self._pending[seq] if self._kept(seq) else 0
+
+    def _timed(self, copy: Callable[[int], None], seq: int) -> None:
+        began = time.perf_counter()
+        copy(seq)
+        self.copy_s += time.perf_counter() - began
 
     def _store(self, seq: int) -> None:
         """Copy the state aside."""

@@ -35,6 +35,7 @@ class RecurrentMemory(Memory):
 
     name: ClassVar[str] = "none"
     host_copies: ClassVar[int] = 0  # of each sequence's state, in host memory
+    reruns: ClassVar[bool] = False  # whether committed tokens run again after a rejection
 
     def __init__(self, n_seqs: int, pools: Pools, states: Sequence[str], window: int = 0) -> None:
         super().__init__(n_seqs)
@@ -42,6 +43,7 @@ class RecurrentMemory(Memory):
         self._rerun = [0] * n_seqs
         self._again = [0] * n_seqs  # what the last pass ran again
         self.host_bytes = 0  # copied between the device's state and host memory so far
+        self.copy_s = 0.0  # seconds that copies of states took so far
 
     @classmethod
     def layout(cls, window: int) -> RecurrentLayout:
@@ -54,6 +56,10 @@ class RecurrentMemory(Memory):
     def rerun(self, seq: int) -> int:
         """Committed tokens that the state has not seen."""
         return self._rerun[seq]
+
+    def folded(self, seq: int) -> int:
+        """Tokens of earlier passes that the last pass brought into the state."""
+        return 0
 
     def refusal(self, batch: Sequence[Reservation]) -> str:
         """Rows are fixed; new tokens come after all that have to run again."""

@@ -44,6 +44,10 @@ class Replay(RecurrentMemory):
         for name, value in zip(NAMES, self._data[seq], strict=True):
             step.kept[name][i] = value
 
+    def folded(self, seq: int) -> int:
+        """Entries of the log that the last pass carried out."""
+        return self._data[seq][1]
+
     def unsettled(self, seq: int) -> bool:
         """Whether committed tokens wait in the log."""
         return self._done[seq] > 0

@@ -49,19 +49,20 @@ def changed(n: int) -> list[int]:
     return PROMPT[:n] + [(t + 1) % 288 for t in PROMPT[n:]]
 
 
-# The states of PROMPT that are kept: at a multiple of 512, and shortly before its end.
-SECOND_PROMPTS: dict[str, tuple[list[int], int]] = {
-    "identical": (PROMPT, 696),
-    "another last token": (changed(699), 696),
-    "parts at 696": (changed(696), 696),
-    "parts at 695": (changed(695), 512),
-    "a third": (changed(233), 0),
-    "nothing": (OTHER, 0),
-    "extends the prompt": (PROMPT + OTHER[:50], 696),
-    "shorter": (PROMPT[:600], 512),
-    "shorter, one token too short": (PROMPT[:512], 0),
-    "much shorter": (PROMPT[:40], 0),
-    "one token": (PROMPT[:1], 0),
+# By name: a prompt after PROMPT, how much of PROMPT is kept for it, and how much of it for PROMPT
+# again. Of PROMPT, states are kept at a multiple of 512 and shortly before its end.
+SECOND_PROMPTS: dict[str, tuple[list[int], int, int]] = {
+    "identical": (PROMPT, 696, 696),
+    "another last token": (changed(699), 696, 696),
+    "parts at 696": (changed(696), 696, 696),
+    "parts at 695": (changed(695), 512, 512),
+    "a third": (changed(233), 0, 0),
+    "nothing": (OTHER, 0, 0),
+    "extends the prompt": (PROMPT + OTHER[:50], 696, 696),
+    "shorter": (PROMPT[:600], 512, 596),
+    "shorter, one token too short": (PROMPT[:512], 0, 508),
+    "much shorter": (PROMPT[:40], 0, 0),
+    "one token": (PROMPT[:1], 0, 0),
 }
 
 
@@ -71,16 +72,16 @@ def test_a_hybrid_goes_back_to_kept_states(strategy: str, second: str) -> None:
     options = {} if strategy == "none" else {"rollback": strategy, "n_rs_seq": 8}
     session = tiny().session(n_ctx=N_CTX, **options)
     require_like_cold(session, PROMPT, 0)
-    prompt, kept = SECOND_PROMPTS[second]
+    prompt, kept, kept_back = SECOND_PROMPTS[second]
     require_like_cold(session, prompt, kept)
-    require_like_cold(session, PROMPT, {0: 0, 512: 512, 696: 696}[min(kept, 696)])
+    require_like_cold(session, PROMPT, kept_back)
 
 
 @pytest.mark.parametrize("second", SECOND_PROMPTS)
 def test_plain_attention_keeps_all_that_is_common(second: str) -> None:
     session = tiny("llama").session(n_ctx=N_CTX)
     held = PROMPT + require_like_cold(session, PROMPT, 0)
-    prompt, _ = SECOND_PROMPTS[second]
+    prompt, *_ = SECOND_PROMPTS[second]
     common = 0
     while common < min(len(prompt) - 1, len(held)) and held[common] == prompt[common]:
         common += 1
@@ -187,10 +188,10 @@ def kept_of(states: PromptStates, n_seqs: int) -> list[list[int]]:
 
 def test_states_that_lie_close_together_go_first() -> None:
     states = PromptStates(2, limit=4 * 16)
-    for seq, position in ((0, 512), (0, 520), (1, 300), (0, 1024)):
+    for seq, position in ((0, 512), (0, 520), (1, 600), (0, 1024)):
         states.add(seq, position, state())
     states.add(0, 2000, state())
-    assert kept_of(states, 2) == [[512, 1024, 2000], [300]]
+    assert kept_of(states, 2) == [[512, 1024, 2000], [600]]
     assert states.nbytes == 4 * 16
     states.add(0, 2000, state())
     assert states.nbytes == 4 * 16

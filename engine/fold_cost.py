@@ -1,0 +1,56 @@
+"""What the recurrent ops of a pass take longer because they first carry out logged tokens."""
+
+from __future__ import annotations
+
+import statistics
+
+from ..backends import BoundPlan
+from ..graph.errors import RequestError
+from .bound_step import Part
+from .memory import Reservation
+from .session import Session
+
+OPS = ("ssm_conv", "gated_delta_net")
+RUNS = 5
+
+
+def fold_seconds(session: Session, n_tokens: int, n_replay: int, runs: int = RUNS) -> float:
+    """Seconds that a pass of one newest token and n_tokens - 1 drafts takes longer in the recurrent
+    ops when it first folds n_replay logged tokens into the state: the median over `runs` pairs of
+    runs, one with and one without. 0.0 where rollback keeps no log.
+
+    session: all its sequences are empty, and are so again afterwards. Raises RequestError when
+    they are not, for numbers that the log has no room for, and where a device does not time its
+    nodes."""
+    memory = session.memory
+    if any(memory.length(seq) or memory.pending(seq) for seq in range(session.n_seqs)):
+        raise RequestError("the cost of folding is measured in an empty session; clear it first")
+    if not session.capacity.log or n_replay == 0:
+        return 0.0
+    if n_tokens < 1 or not 0 <= n_replay <= session.capacity.log - (n_tokens - 1):
+        raise RequestError(
+            f"a log of {session.capacity.log} tokens cannot hold {n_replay} to fold and those of a "
+            f"pass of {n_tokens}; use fewer"
+        )
+    step = session._step(n_tokens, 1, n_tokens, False, "step")
+    memory.reserve([Reservation(0, n_tokens, 1)])
+    try:
+        step.fill([Part(0, [0] * n_tokens, 0, 0)], n_tokens)
+        times: list[float] = []
+        for _ in range(runs + 1):
+            pair = []
+            for n in (n_replay, 0):
+                step.kept["n_replay"][0] = n
+                pair.append(_recurrent_seconds(step.bound, n_tokens))
+            times.append(pair[0] - pair[1])
+    finally:
+        # A pass with a sure token counts as having touched the state, which is emptied then.
+        memory.lose(0)
+    return statistics.median(times[1:])
+
+
+def _recurrent_seconds(bound: BoundPlan, n_tokens: int) -> float:
+    found = [ns for label, ns in bound.profile(n_tokens) if label.split(" ")[0] in OPS]
+    if not found:
+        raise RequestError("this device does not time its nodes; measure folding on the cpu")
+    return sum(found) / 1e9

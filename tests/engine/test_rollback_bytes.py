@@ -1,0 +1,109 @@
+"""What rollback costs: bytes at the shapes of a large model, nothing where nothing recurs, and no
+new plan however rounds turn out."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from riverrun.engine.memory import strategies
+from riverrun.engine.session_plan import MemoryBytes, SessionOptions, _bytes
+from riverrun.graph import TensorSpec
+from riverrun.models.delta_net import DeltaNetShape
+from riverrun.models.step import Capacity, StepGraph, StepShape
+from rollback_rig import STRATEGIES, stream, tiny
+
+# Qwen3.5-27B: 48 of its 64 layers are delta-net layers.
+LAYERS = 48
+LARGE = DeltaNetShape(k_heads=16, v_heads=48, dim=128, width=4, eps=1e-6, heads="tiled")
+STATE = 4 * (48 * 128 * 128 + 3 * LARGE.channels)
+ENTRY = 4 * (LARGE.channels + LARGE.key_dim + LARGE.value_dim + LARGE.v_heads)
+WEIGHTS = 16.5e9  # bytes of the model at four bits
+
+
+def large(strategy: str, drafts: int) -> MemoryBytes:
+    """The recurrent memory of one sequence."""
+    options = SessionOptions(rollback=strategy, n_rs_seq=drafts)
+    kind = strategies(strategy, drafts, on_host=True)[0]
+    layout = kind.layout(drafts)
+    capacity = replace(Capacity(1, 1, layout.rows), planes=layout.planes, log=layout.log)
+    step = StepGraph("large", StepShape(1, 1, 1), capacity, {})
+    d, specs = LARGE, dict[str, TensorSpec]()
+    for layer in range(LAYERS):
+        kept = step.recurrent(
+            layer, (d.width - 1) * d.channels, d.value_dim * d.dim, d.channels, d.log_entry
+        )
+        values = [kept.tail, kept.state, *(x["log"] for x in (kept.conv, kept.delta) if "log" in x)]
+        specs |= {value.node.name: value.spec for value in values}
+    return _bytes(specs, options, kind)
+
+
+@pytest.mark.parametrize("drafts", [3, 16, 64])
+def test_bytes_beyond_the_live_state_of_a_large_model(drafts: int) -> None:
+    found = {strategy: large(strategy, drafts) for strategy in STRATEGIES}
+    for b in found.values():
+        assert b.recurrent == LAYERS * STATE and b.attention == 0
+    beyond = {strategy: b.rollback + b.host for strategy, b in found.items()}
+    assert beyond["snapshots"] == LAYERS * drafts * STATE
+    assert beyond["checkpoint:host"] == found["checkpoint:host"].host == LAYERS * STATE
+    assert beyond["checkpoint:device"] == found["checkpoint:device"].rollback == LAYERS * STATE
+    assert beyond["replay"] == LAYERS * 2 * (drafts + 1) * ENTRY
+    assert 15 * beyond["replay"] <= beyond["snapshots"]
+    assert beyond["replay"] < 0.035 * WEIGHTS
+
+
+@pytest.mark.parametrize("variant", ["llama", "gemma3", "qwen35,none recurrent"])
+@pytest.mark.parametrize("strategy", ["auto", *STRATEGIES])
+def test_plain_attention_needs_nothing_to_roll_back(variant: str, strategy: str) -> None:
+    model = tiny(variant)
+    for n_ctx in (256, 4096):
+        plan = model.plan_session(n_ctx, 2, rollback=strategy, n_rs_seq=8)
+        without = model.plan_session(n_ctx, 2)
+        assert (plan.bytes.rollback, plan.bytes.host, plan.bytes.recurrent) == (0, 0, 0)
+        assert plan.bytes == without.bytes
+    session = model.session(256, 2, rollback=strategy, n_rs_seq=8)
+    assert session.pools.nbytes == plan.bytes.attention * 256 // 4096 or variant == "gemma3"
+    assert {n.split(".")[0] for n in session.pools.specs} == {"cache_k", "cache_v"}
+    tokens = stream(0)
+    session.evaluate([(0, tokens[:7])])
+    for size, keep in ((12, 5), (3, 0), (1, 1)):
+        at = session.length()
+        session.verify([(0, tokens[at : at + size])])
+        assert session.memory.max_rollback(0) == size
+        session.commit(0, keep)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_plan_announces_what_a_session_takes(strategy: str) -> None:
+    for n_seqs, window in ((1, 1), (3, 8)):
+        plan = tiny().plan_session(256, n_seqs, rollback=strategy, n_rs_seq=window)
+        session = tiny().session(256, n_seqs, rollback=strategy, n_rs_seq=window)
+        assert session.pools.nbytes == plan.bytes.device
+        assert plan.strategy.name == strategy and f"({strategy})" in plan.summary
+        if plan.bytes.host:
+            for seq in range(n_seqs):
+                session.verify([(seq, [1, 2])])
+            copies = session._held.recurrent._copies  # type: ignore[union-attr]
+            assert sum(a.nbytes for c in copies for a in c.values()) == plan.bytes.host
+
+
+@pytest.mark.parametrize("n_seqs", [1, 3])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_rounds_compile_nothing_new(strategy: str, n_seqs: int) -> None:
+    drafts, rng, tokens = 4, random.Random(1), stream(0)
+    model = tiny()
+    session = model.session(512, n_seqs, rollback=strategy, n_rs_seq=drafts)
+    for seq in range(n_seqs):
+        session.prefill(tokens[:5], seq)
+    session.prepare_drafts(drafts)
+    before = len(model._plans), len(session._bound)
+    for _ in range(500):
+        seqs = rng.sample(range(n_seqs), rng.randint(1, n_seqs))
+        items = [(seq, tokens[: rng.randint(1, drafts + 1)]) for seq in seqs]
+        session.verify(items)
+        for seq, drafted in items:
+            session.commit(seq, rng.randint(1, len(drafted)))
+            if session.length(seq) > 400:
+                session.clear(seq)
+    assert (len(model._plans), len(session._bound)) == before
