@@ -251,7 +251,7 @@ class Session:
             for items in range(1, self.n_seqs + 1):
                 for n in _buckets(items, items * (most + 1 + again)):
                     self._step(n, items, n, hidden, "step")
-            for n in _buckets(1, again and again + most):
+            for n in _buckets(1, again + most) if again else ():
                 self._step(n, 1, 0, False, "step")
 
     def decode(self, token: int, seq: int = 0) -> np.ndarray:

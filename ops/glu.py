@@ -30,7 +30,7 @@ class Glu(Op):
 
     def reference(self, gate: np.ndarray, up: np.ndarray) -> np.ndarray:
         with np.errstate(over="ignore"):
-            return np.asarray(self.activation(gate.astype(np.float64)) * up, np.float32)
+            return (self.activation(gate.astype(np.float64)) * up).astype(np.float32)
 
     def cost(self, gate: TensorSpec, up: TensorSpec) -> Cost:
         return Cost(5 * gate.size, gate.nbytes + up.nbytes, gate.nbytes)

@@ -14,6 +14,9 @@ from .drafter import Ask, Distribution, Draft, Drafter
 
 CANDIDATES = 10  # tokens that share the probability of a draft
 DRAFTING = 2  # the stream of random numbers that drafts are drawn from
+# Committed tokens that may wait for the next draft's first pass. More are evaluated at once: a
+# draft that had to read a prompt first would be taken for a slow one.
+PUT_OFF = 32
 
 
 @dataclass
@@ -49,10 +52,25 @@ class ChainDrafter(Drafter):
     def _close(self, chains: Sequence[Chain]) -> None:
         """The chains are complete."""
 
+    @abstractmethod
+    def _abandon(self, chains: Sequence[Chain]) -> None:
+        """A pass failed: put every sequence back to where it was before its chain."""
+
     def draft(self, asks: Sequence[Ask]) -> list[Draft]:
         """One pass for all asks per token of the longest draft."""
         chains = [Chain(ask) for ask in asks]
-        alive, logits = chains, self._open(asks)
+        # Others would only be dropped for being too short.
+        worth = [chain for chain in chains if chain.ask.limit >= self.draft_min]
+        if worth:
+            try:
+                self._grow(worth)
+            except BaseException:
+                self._abandon(worth)
+                raise
+        return [self._finish(chain) for chain in chains]
+
+    def _grow(self, chains: list[Chain]) -> None:
+        alive, logits = chains, self._open([chain.ask for chain in chains])
         while alive:
             rows = [i for i, chain in enumerate(alive) if self._choose(chain, logits[i])]
             alive = [alive[i] for i in rows]
@@ -61,7 +79,6 @@ class ChainDrafter(Drafter):
             if alive:
                 logits = self._extend(alive, rows)
         self._close(chains)
-        return [self._finish(chain) for chain in chains]
 
     def _choose(self, chain: Chain, logits: np.ndarray) -> bool:
         """Add a token to the chain, unless none is likely enough."""

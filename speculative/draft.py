@@ -10,7 +10,7 @@ from ..engine.buckets import MAX_TOKENS
 from ..engine.model import Model
 from ..engine.session import Session
 from ..graph.errors import RequestError
-from .chain import Chain, ChainDrafter
+from .chain import PUT_OFF, Chain, ChainDrafter
 from .drafter import Ask, Drafter, Setup, register_drafter
 
 MOST_PADDING = 128  # ids by which the two vocabularies may differ in size
@@ -21,8 +21,8 @@ FIRST_COMPARED = 5  # ids before this one are special tokens that families numbe
 class DraftModel(ChainDrafter):
     """Drafts with a model of the same vocabulary in a session of its own.
 
-    Before a draft that session holds every token but the newest that the target holds; chained
-    tokens are pending in it until `observe` says how many of them stayed."""
+    That session holds the start of the committed text, and nothing else but the newest token of
+    a draft, and, pending until `observe` says how many of them stayed, its chained tokens."""
 
     name, priority, default_max = "draft", 100, 3
 
@@ -35,8 +35,10 @@ class DraftModel(ChainDrafter):
         p_min: float = 0.0,
     ) -> None:
         check_vocabulary(target.model, model)
-        super().__init__(target.model.tokenizer.n_vocab, draft_min, p_min)
+        n_vocab = target.model.tokenizer.n_vocab or target.model.n_vocab
+        super().__init__(n_vocab, draft_min, p_min)
         self.session = model.session(target.n_ctx, target.n_seqs, n_rs_seq=draft_max)
+        self._newest: list[int | None] = [None] * target.n_seqs  # evaluated but not observed
         self._pending: list[list[int]] = [[] for _ in range(target.n_seqs)]
 
     @classmethod
@@ -50,22 +52,29 @@ class DraftModel(ChainDrafter):
     def begin(self, seq: int, prompt: Sequence[int], kept: int = 0) -> None:
         """Keep what the session shares with the prompt."""
         self._forget_pending(seq)
-        self.session.reuse(prompt, seq)
+        self._newest[seq] = None
+        self.session.reuse(self._readable(prompt), seq)
 
     def observe(
         self, seq: int, tokens: Sequence[int], hidden: np.ndarray | None, context: Sequence[int]
     ) -> None:
         """Chained tokens that the target has taken stay."""
+        newest, self._newest[seq] = self._newest[seq], None
+        if newest not in (None, tokens[0]):
+            self._forget_pending(seq)
+            self.session.reuse(self._readable(context), seq)
         kept = 0
         for mine, theirs in zip(self._pending[seq], tokens[1:], strict=False):
             if mine != theirs:
                 break
             kept += 1
         self._forget_pending(seq, kept)
+        if len(context) - self.session.length(seq) > PUT_OFF:
+            self.session.prefill(self._behind(seq, context), seq)
 
     def clear(self, seq: int) -> None:
         """Forget a sequence."""
-        self._pending[seq] = []
+        self._pending[seq], self._newest[seq] = [], None
         self.session.clear(seq)
 
     def _forget_pending(self, seq: int, kept: int = 0) -> None:
@@ -74,31 +83,50 @@ class DraftModel(ChainDrafter):
             self._pending[seq] = []
 
     def _open(self, asks: Sequence[Ask]) -> np.ndarray:
-        behind = [self._behind(ask) for ask in asks]
+        for ask in asks:
+            self._take_back(ask)
+        behind = [self._behind(ask.seq, ask.context) for ask in asks]
         for ask, tokens in zip(asks, behind, strict=True):
             most = MAX_TOKENS // len(asks)
             if len(tokens) > most:
                 self.session.prefill(tokens[:-most], ask.seq)
                 del tokens[:-most]
         items = [(ask.seq, tokens) for ask, tokens in zip(asks, behind, strict=True)]
-        return self.session.evaluate(items).logits
+        logits = self.session.evaluate(items).logits
+        for ask in asks:
+            self._newest[ask.seq] = ask.context[-1]
+        return logits
 
-    def _behind(self, ask: Ask) -> list[int]:
-        """The tokens that the session lacks, the newest included."""
-        seq = ask.seq
-        self._forget_pending(seq)
-        length = self.session.length(seq)
-        if length >= len(ask.context) or self.session.tokens(seq) != list(ask.context[:length]):
-            length = self.session.reuse(ask.context, seq)
-        return list(ask.context[length:])
+    def _take_back(self, ask: Ask) -> None:
+        """Undo a draft that was never judged."""
+        self._forget_pending(ask.seq)
+        if self._newest[ask.seq] is not None:
+            self._newest[ask.seq] = None
+            self.session.reuse(self._readable(ask.context), ask.seq)
+
+    def _behind(self, seq: int, context: Sequence[int]) -> list[int]:
+        """The tokens of a context that the session lacks."""
+        return self._readable(context[self.session.length(seq) :])
+
+    def _readable(self, tokens: Sequence[int]) -> list[int]:
+        """Tokens with the model's last one in place of those that only the target has."""
+        last = self.session.model.n_vocab - 1
+        return [min(token, last) for token in tokens]
 
     def _extend(self, chains: Sequence[Chain], rows: Sequence[int]) -> np.ndarray:
+        items = [(c.ask.seq, self._readable(c.tokens[-1:])) for c in chains]
+        logits = self.session.verify(items).logits
         for chain in chains:
             self._pending[chain.ask.seq].append(chain.tokens[-1])
-        return self.session.verify([(c.ask.seq, c.tokens[-1:]) for c in chains]).logits
+        return logits
 
     def _close(self, chains: Sequence[Chain]) -> None:
         """Nothing: chained tokens wait for the target's verdict."""
+
+    def _abandon(self, chains: Sequence[Chain]) -> None:
+        for seq in (chain.ask.seq for chain in chains):
+            self.session.commit(seq, 0)
+            self._pending[seq] = []
 
 
 def check_vocabulary(target: Model, draft: Model) -> None:

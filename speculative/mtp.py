@@ -5,17 +5,21 @@ memory of its own, on the target's positions. Source: Gloeckle et al. 2024; Deep
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
 
 from ..engine.buckets import MAX_TOKENS
 from ..engine.session import Pass, Session
-from .chain import Chain, ChainDrafter
+from ..graph.errors import RequestError
+from ..models.step import DRAFT_HEAD
+from .chain import PUT_OFF, Chain, ChainDrafter
 from .drafter import Ask, Drafter, Setup, register_drafter
 
 HIDDEN = "hidden_in"
-MARKS = 64  # prompt positions whose hidden rows are kept, for prompts that go back there
+# Hidden rows kept for prompts that go back: of the last tokens, and of chunks' ends in prompts.
+RECENT, MARKS = 64, 256
 
 
 class Backlog:
@@ -25,15 +29,33 @@ class Backlog:
         self.tokens: list[int] = []
         self.rows: list[np.ndarray] = []
         self.last = np.zeros(width, np.float32)
-        self.marks: dict[int, np.ndarray] = {}
+        self.prompt = 0  # tokens of the prompt
+        self._end = 0
+        self._recent: deque[np.ndarray] = deque(maxlen=RECENT)
+        self._marks: dict[int, np.ndarray] = {}
 
     def add(self, tokens: Sequence[int], hidden: np.ndarray, end: int) -> None:
         """Committed tokens with their own hidden rows; end: the position after them."""
+        rows = hidden.copy()
         self.tokens.extend(tokens)
-        self.rows.extend((self.last, *hidden[:-1].copy()))
-        self.last = hidden[-1].copy()
-        if len(tokens) > 1 and len(self.marks) < MARKS:
-            self.marks[end] = self.last
+        self.rows.extend((self.last, *rows[:-1]))
+        self._recent.extend(rows[-RECENT:].copy())
+        self.last, self._end = self._recent[-1], end
+        if end < self.prompt:
+            if len(self._marks) >= MARKS:
+                del self._marks[next(iter(self._marks))]
+            self._marks[end] = self.last.copy()
+
+    def go_back(self, end: int) -> None:
+        """Only the first `end` tokens stay, and the block has seen those. Where the row of the
+        last one is not kept, zero takes its place, as in front of a text."""
+        self.tokens, self.rows = [], []
+        gone = min(max(0, self._end - end), len(self._recent))
+        for _ in range(gone):
+            self._recent.pop()
+        self._marks = {at: row for at, row in self._marks.items() if at <= end}
+        known = self._recent[-1] if self._recent else np.zeros_like(self.last)
+        self.last, self._end = self._marks.get(end, known), end
 
 
 @register_drafter
@@ -49,6 +71,11 @@ class Mtp(ChainDrafter):
         self, target: Session, draft_min: int = 0, p_min: float = 0.0, draft_head: bool = False
     ) -> None:
         model = target.model
+        if draft_head and DRAFT_HEAD not in model.source.weights:
+            raise RequestError(
+                f"{model.name} was loaded without a draft head; load it with draft_head=N, the "
+                "number of tokens to choose drafts among"
+            )
         super().__init__(model.tokenizer.n_vocab or model.n_vocab, draft_min, p_min)
         options = target.plan.options
         self.session = model.session(
@@ -65,28 +92,28 @@ class Mtp(ChainDrafter):
 
     @classmethod
     def open(cls, setup: Setup) -> Drafter:
-        """Raises ModelError for a model without such a block."""
+        """Raises ModelError for a model without such a block, RequestError for one loaded without
+        the draft head that is asked for."""
         return cls(setup.target, setup.draft_min, setup.p_min, setup.draft_head)
 
     def begin(self, seq: int, prompt: Sequence[int], kept: int = 0) -> None:
         """Keep what the block knows of the first `kept` tokens."""
-        old = self._backlog[seq]
-        self._catch_up(seq, 0)
-        if self.session.tokens(seq)[:kept] != list(prompt[:kept]) or not kept:
+        if kept > self.session.length(seq):
+            self._catch_up(seq, 0)
+        if kept and self.session.tokens(seq)[:kept] == list(prompt[:kept]):
+            self.session.remove(seq, kept)
+            self._backlog[seq].go_back(kept)
+        else:
             self.clear(seq)
-            return
-        self.session.remove(seq, kept)
-        fresh = self._backlog[seq] = Backlog(self._width)
-        fresh.marks = {at: row for at, row in old.marks.items() if at <= kept}
-        fresh.last = fresh.marks.get(kept, fresh.last)
+        self._backlog[seq].prompt = len(prompt)
 
     def observe(
         self, seq: int, tokens: Sequence[int], hidden: np.ndarray | None, context: Sequence[int]
     ) -> None:
-        """Put the pairs off until the next draft, which takes them along in its first pass."""
+        """Put a few pairs off until the next draft, which takes them along in its first pass."""
         assert hidden is not None
         self._backlog[seq].add(tokens, hidden, len(context))
-        if len(self._backlog[seq].tokens) >= MAX_TOKENS:
+        if len(self._backlog[seq].tokens) > PUT_OFF:
             self._catch_up(seq, 0)
 
     def clear(self, seq: int) -> None:
@@ -117,6 +144,11 @@ class Mtp(ChainDrafter):
             backlog = self._backlog[seq]
             self.session.commit(seq, len(backlog.tokens))
             backlog.tokens, backlog.rows = [], []
+
+    def _abandon(self, chains: Sequence[Chain]) -> None:
+        """The backlog stays for the next draft."""
+        for chain in chains:
+            self.session.commit(chain.ask.seq, 0)
 
     def _keep_last(self, found: Pass, ends: np.ndarray) -> None:
         assert found.hidden is not None

@@ -5,7 +5,8 @@ A round may hold several sequences; they share the target's pass and the drafter
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,13 +87,13 @@ class Speculator:
         [n_vocab] of its last token. Drafters see it too."""
         for drafter in self.drafters:
             drafter.begin(seq, tokens, kept)
-        known, logits = list(tokens[:kept]), np.empty(0, np.float32)
+        known = self._known[seq] = list(tokens[:kept])
+        logits = np.empty(0, np.float32)
         for part, found in self.session.chunks(tokens[kept:], seq, self.hidden):
             logits = found.logits[0]
             known += part
             for drafter in self.drafters:
                 drafter.observe(seq, part, found.hidden, known)
-        self._known[seq] = known
         return logits
 
     def round(self, entries: Sequence[Entry]) -> list[Verified]:
@@ -100,7 +101,8 @@ class Speculator:
 
         Each result is then judged and handed to `finish`."""
         began = time.perf_counter()
-        picked = self._propose(entries)
+        with self._newest(entries):
+            picked = self._propose(entries)
         drafted, copied = time.perf_counter(), self.session.copy_s
         found = self.session.verify(
             [(e.seq, [e.token, *d.tokens]) for e, (_, d) in zip(entries, picked, strict=True)],
@@ -167,6 +169,17 @@ class Speculator:
         self.statistics.count(drafted, accepted)
         self._lengths[judged.drafter.name].note(drafted, accepted, judged.draft_s)
 
+    @contextmanager
+    def _newest(self, entries: Sequence[Entry]) -> Iterator[None]:
+        """Known tokens with the newest one behind them, as drafters are asked."""
+        for entry in entries:
+            self._known[entry.seq].append(entry.token)
+        try:
+            yield
+        finally:
+            for entry in entries:
+                self._known[entry.seq].pop()
+
     def _propose(self, entries: Sequence[Entry]) -> list[tuple[Drafter | None, Draft]]:
         """The first drafter with an idea wins, for each entry by itself."""
         picked: list[tuple[Drafter | None, Draft]] = [(None, NO_DRAFT)] * len(entries)
@@ -197,7 +210,7 @@ class Speculator:
         params = entry.chooser.sampler.params
         if self.asked.acceptance == "rejection" and not params.greedy:
             draw = Draw(params.temperature, entry.chooser.sampler.seed)
-        return Ask(entry.seq, [*self._known[entry.seq], entry.token], limit, draw)
+        return Ask(entry.seq, self._known[entry.seq], limit, draw)
 
     def _room(self, entry: Entry, n_entries: int) -> int:
         """Drafts that context, pass, memory and the request leave room for."""

@@ -21,6 +21,7 @@ from .graph import graph
 from .messages import complain, note, silence
 from .perplexity import perplexity
 from .run import run
+from .spec_check import check as spec_check
 from .test_ops import test_ops
 
 OK, FAILED, USAGE, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 128 + 2, 128 + 13
@@ -37,6 +38,9 @@ app = typer.Typer(
 for _function in (run, devices, bench, perplexity, graph):
     app.command()(_function)
 app.command("test-ops")(test_ops)
+spec = typer.Typer(rich_markup_mode=None, help="Look into speculative decoding.")
+spec.command("check")(spec_check)
+app.add_typer(spec, name="spec")
 
 
 def _print_version(wanted: bool) -> None:

@@ -157,8 +157,8 @@ def run(
         lookup_cache_static,
         lookup_cache_dynamic,
     )
-    ids = _prompt_ids(prompt, tokens)
-    _check(sampling, stop or [], {"--cache-type-k": cache_type_k, "--cache-type-v": cache_type_v})
+    ids = prompt_ids(prompt, tokens)
+    check_options(sampling, stop or [], {"--cache-type-k": cache_type_k, "--cache-type-v": cache_type_v})
     asked.check()
     must = asked_constraint(json_schema, regex, grammar, grammar_file)
     loaded = load_model(model, device, threads, draft_head)
@@ -186,7 +186,7 @@ def run(
     generation.decoding.close()
 
 
-def _prompt_ids(prompt: str | None, tokens: str | None) -> list[int]:
+def prompt_ids(prompt: str | None, tokens: str | None) -> list[int]:
     """The ids of --tokens, none with -p. Raises typer.BadParameter unless one is given."""
     if (prompt is None) == (tokens is None):
         got = "neither" if prompt is None else "both"
@@ -194,7 +194,7 @@ def _prompt_ids(prompt: str | None, tokens: str | None) -> list[int]:
     return integers("--tokens", tokens, least=0) if tokens is not None else []
 
 
-def _check(sampling: dict[str, Any], stops: list[str], cache_types: dict[str, str]) -> None:
+def check_options(sampling: dict[str, Any], stops: list[str], cache_types: dict[str, str]) -> None:
     """Find what is wrong on the command line itself before a model is loaded."""
     from ..engine import SamplerParams
     from ..engine.session_plan import CACHE_TYPES

@@ -71,6 +71,20 @@ def test_prefill_in_chunks_equals_one_by_one() -> None:
     assert session.length() == 1100
 
 
+@pytest.mark.parametrize("hidden", [False, True])
+def test_a_pass_may_give_no_logits(hidden: bool) -> None:
+    session = demo().session(n_ctx=512)
+    found = session.evaluate([(0, IDS[:9])], want="none", hidden=hidden)
+    assert found.logits.shape == (0, 6144)
+    like = demo().session(n_ctx=512)
+    want = like.evaluate([(0, IDS[:9])], hidden=True).hidden
+    if hidden:
+        np.testing.assert_array_equal(found.hidden, want)
+    else:
+        assert found.hidden is None
+    np.testing.assert_array_equal(session.decode(IDS[9]), like.decode(IDS[9]))
+
+
 def test_clear_gives_a_fresh_sequence() -> None:
     session = demo().session(n_ctx=512)
     first = session.prefill(IDS[:20]).copy()
@@ -95,7 +109,7 @@ BAD_CALLS: list[tuple[Callable[[rr.Session], object], str]] = [
     (lambda s: s.evaluate([(3, [1])]), "from 0 to 1, got 3"),
     (lambda s: s.evaluate([(0, [1]), (0, [2])]), "distinct"),
     (lambda s: s.evaluate([(0, [1] * 513)]), "1 to 512 tokens"),
-    (lambda s: s.evaluate([(0, [1])], want="some"), "'last' or 'all'"),
+    (lambda s: s.evaluate([(0, [1])], want="some"), "'last', 'all' or 'none'"),
     (lambda s: s.evaluate([(0, [1] * 101)]), "context of 100"),
     (lambda s: s.prefill([1] * 101), "context of 100"),
     (lambda s: s.prefill([]), "no tokens"),

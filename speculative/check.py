@@ -1,0 +1,206 @@
+"""Decoding with drafts against plain decoding, token by token, every pass on record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ..engine.bound_step import Items
+from ..engine.chooser import Chooser
+from ..engine.model import Model
+from ..engine.sampler import Sampler, SamplerParams
+from ..engine.session import Pass, Session
+from ..engine.session_plan import SessionPlan
+from ..graph.errors import RequestError
+from .decoding import SpeculativeDecoding
+from .drafter import Draft
+from .options import Speculation
+from .speculator import Speculator, check_session
+
+
+@dataclass
+class Recorded:
+    """A pass of sequence 0 and the arguments that it was made with. verified: whether its tokens
+    were pending until a commit; committed: how many of them stayed; held: whether the session held
+    the text afterwards, and nothing else."""
+
+    tokens: list[int]
+    verified: bool
+    arguments: dict[str, Any]
+    committed: int = 0
+    held: bool = True
+
+
+class Recorder(Session):
+    """A session that keeps a record of its passes; prompt: how many of them the prompt took."""
+
+    def __init__(self, model: Model, plan: SessionPlan) -> None:
+        self.passes: list[Recorded] = []
+        self.prompt = 0
+        super().__init__(model, plan)
+
+    def evaluate(
+        self,
+        items: Items,
+        want: str = "last",
+        hidden: bool = False,
+        kind: str = "step",
+        extra: Mapping[str, np.ndarray] | None = None,
+    ) -> Pass:
+        """One pass, recorded."""
+        found = super().evaluate(items, want, hidden, kind, extra)
+        tokens = list(items[0][1])
+        arguments = {"want": want, "hidden": hidden, "kind": kind}
+        self.passes.append(Recorded(tokens, False, arguments, len(tokens)))
+        return found
+
+    def verify(
+        self,
+        items: Items,
+        sure: Sequence[int] | None = None,
+        want: str = "all",
+        hidden: bool = False,
+        extra: Mapping[str, np.ndarray] | None = None,
+    ) -> Pass:
+        """One pass, recorded."""
+        found = super().verify(items, sure, want, hidden, extra)
+        arguments = {"sure": sure, "want": want, "hidden": hidden}
+        self.passes.append(Recorded(list(items[0][1]), True, arguments))
+        return found
+
+    def commit(self, seq: int, n: int) -> None:
+        """What stays of the recorded pass."""
+        super().commit(seq, n)
+        self.passes[-1].committed = n
+
+
+def play(session: Session, recorded: Recorded, commit: bool = True) -> None:
+    """Make a recorded pass in another session."""
+    items = [(0, recorded.tokens)]
+    if not recorded.verified:
+        session.evaluate(items, **recorded.arguments)
+        return
+    session.verify(items, **recorded.arguments)
+    if commit:
+        session.commit(0, recorded.committed)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be generated. plain, drafted: the sessions' plans; the prompt's tokens; n: how
+    many tokens to generate, -1 to the end token or the context's end."""
+
+    plain: SessionPlan
+    drafted: SessionPlan
+    speculation: Speculation
+    prompt: Sequence[int]
+    n: int
+    params: SamplerParams
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True)
+class Parting:
+    """The first token that differs. index: among the generated ones; row: of the logits that it
+    was chosen from, counted over the tokens of the last recorded pass; logits f32 [n_vocab]."""
+
+    index: int
+    tokens: tuple[int, int]
+    row: int
+    logits: tuple[np.ndarray, np.ndarray]
+
+    @property
+    def top2_gap(self) -> float:
+        """How far the likeliest token of the plain run is before the next."""
+        top = np.partition(self.logits[0].astype(np.float64), -2)[-2:]
+        return float(top[1] - top[0])
+
+    @property
+    def largest(self) -> float:
+        """The largest difference between the two rows of logits; 0.0 for the same bits."""
+        a, b = self.logits
+        if a.tobytes() == b.tobytes():
+            return 0.0
+        return float(np.abs(a.astype(np.float64) - b).max())
+
+
+class Check:
+    """Both runs side by side. tokens: what they agree on; parting: None while they do."""
+
+    def __init__(self, model: Model, asked: Asked) -> None:
+        """Raises RequestError for a prompt that does not fit, and what opening drafters raises."""
+        room = asked.plain.n_ctx - len(asked.prompt)
+        if not asked.prompt or room < 0:
+            raise RequestError(
+                f"the prompt should have 1 to {asked.plain.n_ctx} tokens, got "
+                f"{len(asked.prompt)}; use a larger context (-c)"
+            )
+        self.model, self.asked = model, asked
+        self.plain = Recorder(model, asked.plain)
+        self.drafted = Recorder(model, asked.drafted)
+        speculation = replace(asked.speculation, rule=self._judge)
+        check_session(self.drafted, speculation)
+        self.speculator = Speculator(self.drafted, speculation)
+        self.tokens: list[int] = []
+        self.parting: Parting | None = None
+        self._n = room + 1 if asked.n < 0 else min(asked.n, room + 1)
+        self._ended = self._n == 0
+        self._n_vocab = model.tokenizer.n_vocab or model.n_vocab
+        self._rows = np.empty((0, 0), np.float32)  # logits of the round in progress
+
+    @property
+    def rounds(self) -> list[Recorded]:
+        """The passes after the prompt."""
+        return self.drafted.passes[self.drafted.prompt :]
+
+    def run(self) -> None:
+        """Generate until an end or the first difference."""
+        prompt, decoding = self.asked.prompt, SpeculativeDecoding(self.speculator)
+        first, second = self._chooser(), self._chooser()
+        self._rows = decoding.prompt(prompt, 0)[None]
+        logits = self.plain.prefill(prompt)
+        for session in (self.plain, self.drafted):
+            session.prompt = len(session.passes)
+        if not self._ended:
+            chosen = second.choose(self._rows[0], len(prompt))
+            last = len(self.drafted.passes[-1].tokens) - 1
+            self._take(first.choose(logits, len(prompt)), chosen, logits, 0, last)
+        while not self._ended:
+            left = self._n - len(self.tokens)
+            self._round(decoding.round(self.tokens[-1], second, left), first)
+
+    def _round(self, drafted: Iterator[int], chooser: Chooser) -> None:
+        for row, chosen in enumerate(drafted):
+            logits = self.plain.decode(self.tokens[-1])
+            self._take(chooser.choose(logits, self.plain.length()), chosen, logits, row, row)
+            if self._ended:
+                break
+        close = getattr(drafted, "close", None)
+        if close is not None:
+            close()
+        held = [*self.asked.prompt, *self.tokens[: None if self.parting else -1]]
+        self.drafted.passes[-1].held = self.drafted.tokens() == held
+
+    def _take(self, plain: int, drafted: int, logits: np.ndarray, at: int, row: int) -> None:
+        """A token of each run. at: its row among the drafted run's logits at hand; row: of the
+        pass."""
+        if plain != drafted:
+            rows = logits[: self._n_vocab].copy(), self._rows[at, : self._n_vocab].copy()
+            self.parting = Parting(len(self.tokens), (plain, drafted), row, rows)
+            self._ended = True
+            return
+        ends = plain in self.model.tokenizer.eog_ids and not self.asked.ignore_eos
+        self.tokens.append(plain)
+        self._ended = ends or len(self.tokens) == self._n
+
+    def _judge(
+        self, chooser: Chooser, logits: np.ndarray, draft: Draft, position: int
+    ) -> Iterator[int]:
+        self._rows = logits
+        return self.asked.speculation.judge(chooser, logits, draft, position)
+
+    def _chooser(self) -> Chooser:
+        return Chooser(Sampler(self.asked.params, self._n_vocab, self.asked.prompt), self._n_vocab)

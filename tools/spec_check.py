@@ -1,0 +1,298 @@
+"""`riverrun spec check`: is decoding with drafts what plain decoding is, and where is it not?"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from .loading import load_model
+from .options import DeviceName, Json, ModelPath, Threads
+from .run import (
+    CacheTypeK,
+    CacheTypeV,
+    Context,
+    FrequencyPenalty,
+    IgnoreEos,
+    MinP,
+    PresencePenalty,
+    Prompt,
+    RepeatLastN,
+    RepeatPenalty,
+    Tokens,
+    TopK,
+    TopP,
+    check_options,
+    prompt_ids,
+)
+from .speculation import (
+    Asked,
+    DraftHead,
+    DraftMax,
+    DraftMin,
+    DraftModelPath,
+    NRsSeq,
+    PMin,
+    Rollback,
+)
+
+if TYPE_CHECKING:
+    from ..engine import Model
+    from ..speculative.check import Check, Parting
+    from ..speculative.locate import Cause, NodeDifference, StateDifference
+
+Option = typer.Option
+Drafters: TypeAlias = Annotated[
+    str, Option("--spec", metavar="KIND[,KIND]", help="Drafters, as in `run`.")
+]
+Count: TypeAlias = Annotated[
+    int,
+    Option(
+        "-n",
+        "--n-predict",
+        metavar="N",
+        min=-1,
+        help="Tokens to compare; -1: to the end token or the context's end.",
+    ),
+]
+Temp: TypeAlias = Annotated[float, Option("--temp", help="Temperature; 0: greedy.")]
+Seed: TypeAlias = Annotated[
+    int, Option("--seed", metavar="S", min=0, help="Seed of both runs' draws.")
+]
+NearTie: TypeAlias = Annotated[
+    float,
+    Option("--near-tie", metavar="GAP", min=0.0, help="Logits less apart than this nearly tie."),
+]
+Tolerance: TypeAlias = Annotated[
+    float,
+    Option(
+        "--tolerance",
+        metavar="R",
+        min=0.0,
+        help="Nodes and states differ from R times the rms of a row on; 0: bit for bit.",
+    ),
+]
+
+
+def check(
+    model: ModelPath = None,
+    prompt: Prompt = None,
+    tokens: Tokens = None,
+    n: Count = 128,
+    spec: Drafters = "mtp",
+    draft_model: DraftModelPath = None,
+    draft_max: DraftMax = None,
+    draft_min: DraftMin = 0,
+    p_min: PMin = 0.0,
+    draft_head: DraftHead = 0,
+    rollback: Rollback = "auto",
+    n_rs_seq: NRsSeq = None,
+    temp: Temp = 0.0,
+    top_k: TopK = 40,
+    top_p: TopP = 0.95,
+    min_p: MinP = 0.05,
+    repeat_penalty: RepeatPenalty = 1.0,
+    repeat_last_n: RepeatLastN = 64,
+    frequency_penalty: FrequencyPenalty = 0.0,
+    presence_penalty: PresencePenalty = 0.0,
+    seed: Seed = 0,
+    ctx: Context = None,
+    cache_type_k: CacheTypeK = "f16",
+    cache_type_v: CacheTypeV = "f16",
+    ignore_eos: IgnoreEos = False,
+    near_tie: NearTie = 0.01,
+    tolerance: Tolerance = 0.0,
+    threads: Threads = None,
+    device: DeviceName = "auto",
+    as_json: Json = False,
+) -> None:
+    """Generate with and without drafts, side by side; exit with 1 at the first token that differs,
+    after telling which state, round or node of the graph made it so.
+
+    Drafts have their full length always, so that the rounds of two calls are the same."""
+    from ..engine import SamplerParams
+    from ..speculative.check import Asked as AskedCheck
+    from ..speculative.check import Check
+    from ..speculative.locate import locate
+
+    sampling: dict[str, Any] = {
+        "temperature": temp,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repeat_penalty": repeat_penalty,
+        "repeat_last_n": repeat_last_n,
+        "frequency_penalty": frequency_penalty,
+        "presence_penalty": presence_penalty,
+        "seed": seed,
+    }
+    asked = Asked(
+        spec,
+        draft_model,
+        draft_max,
+        draft_min,
+        p_min,
+        rollback,
+        n_rs_seq,
+        no_adaptive=True,
+        draft_head=draft_head,
+    )
+    ids = prompt_ids(prompt, tokens)
+    check_options(sampling, [], {"--cache-type-k": cache_type_k, "--cache-type-v": cache_type_v})
+    if not asked.kinds:
+        raise typer.BadParameter("expected drafters to check, got none", param_hint="--spec")
+    asked.check()
+    loaded = load_model(model, device, threads, draft_head)
+    caches = {"cache_type_k": cache_type_k, "cache_type_v": cache_type_v}
+    speculation = asked.open(device, threads)
+    assert speculation is not None
+    checked = Check(
+        loaded,
+        AskedCheck(
+            loaded.plan_session(ctx, **caches),
+            loaded.plan_session(ctx, **caches, **asked.session_options()),
+            speculation,
+            loaded.tokenize(prompt) if prompt is not None else ids,
+            n,
+            SamplerParams(**sampling),
+            ignore_eos,
+        ),
+    )
+    checked.run()
+    cause = locate(checked, tolerance) if checked.parting else None
+    if as_json:
+        print(json.dumps(_object(checked, cause, near_tie)))
+    else:
+        print("\n".join(_lines(checked, cause, near_tie)))
+    if cause:
+        raise typer.Exit(1)
+
+
+def _object(checked: Check, cause: Cause | None, near_tie: float) -> dict[str, Any]:
+    stats = checked.speculator.statistics
+    first = None
+    if checked.parting and cause:
+        first = {
+            **_parting(checked.model, checked.parting, near_tie),
+            "position": len(checked.asked.prompt) + checked.parting.index,
+            "round": len(checked.rounds),
+            "cause": cause.kind,
+            "cause_round": cause.round,
+            "repeats": cause.repeats,
+            "state": vars(cause.state) if cause.state else None,
+            "node": vars(cause.node) if cause.node else None,
+        }
+    return {
+        "equal": checked.parting is None,
+        "tokens": len(checked.tokens),
+        "rounds": stats.rounds,
+        "drafted": stats.drafted,
+        "accepted": stats.accepted,
+        "rollback": checked.drafted.plan.strategy.name,
+        "model": checked.model.name,
+        "device": checked.model.device,
+        "first_difference": first,
+    }
+
+
+def _parting(model: Model, parting: Parting, near_tie: float) -> dict[str, Any]:
+    """The two tokens, each with its logits in both runs."""
+    plain, drafted = parting.logits
+
+    def token(of: int) -> dict[str, Any]:
+        return {
+            "token": of,
+            "text": model.tokenizer.decode([of], special=True),
+            "logit_plain": float(plain[of]),
+            "logit_drafted": float(drafted[of]),
+        }
+
+    return {
+        "index": parting.index,
+        "plain": token(parting.tokens[0]),
+        "drafted": token(parting.tokens[1]),
+        "top2_gap": parting.top2_gap,
+        "near_tie": parting.top2_gap < near_tie,
+        "near_tie_bound": near_tie,
+        "logits_largest_difference": parting.largest,
+        "row": parting.row,
+    }
+
+
+def _lines(checked: Check, cause: Cause | None, near_tie: float) -> list[str]:
+    """The report for people."""
+    stats = checked.speculator.statistics
+    counts = f"{stats.rounds} rounds, accepted {stats.accepted} of {stats.drafted}"
+    if not checked.parting or not cause:
+        return [f"equal: {len(checked.tokens)} tokens, {counts}"]
+    found = _parting(checked.model, checked.parting, near_tie)
+    position = len(checked.asked.prompt) + checked.parting.index
+    two = [found["plain"], found["drafted"]]
+    tie = "a near-tie" if found["near_tie"] else "no near-tie"
+    last = len(checked.rounds)
+    passed = len(checked.drafted.passes[-1].tokens)
+    made = f"round {last}, a pass of {passed} tokens" if last else "the prompt"
+    return [
+        f"differs at token {found['index']}, position {position}: "
+        f"plain {_token(two[0])}, with drafts {_token(two[1])}; until there {counts}",
+        *(
+            f"  logit of {t['token']}: {t['logit_plain']:.6g} plain, {t['logit_drafted']:.6g} "
+            "with drafts"
+            for t in two
+        ),
+        f"  top-2 gap {found['top2_gap']:.3g} in the plain run, {tie} (bound {near_tie:g}); "
+        f"logits differ by at most {found['logits_largest_difference']:.3g}",
+        f"  chosen in {made}, from row {found['row']}",
+        *(f"{line}" for line in _cause(checked, cause)),
+    ]
+
+
+def _token(found: dict[str, Any]) -> str:
+    return f"{found['token']} {found['text']!r}"
+
+
+def _cause(checked: Check, cause: Cause) -> list[str]:
+    """What made the difference, in a line or two."""
+    strategy = checked.drafted.plan.strategy.name
+    if cause.kind == "choice":
+        return ["the logits are equal, bit for bit: sampler or acceptance chose another token"]
+    if cause.kind == "tokens":
+        return [f"the session holds other tokens than the text after round {cause.round}"]
+    if cause.state:
+        return [_state(cause.state), _made(cause.node, strategy)]
+    if cause.node:
+        return [f"the state before is equal; {_node(cause.node)}"]
+    if not cause.repeats:
+        return ["made again, the pass gives other logits: what it computes does not repeat"]
+    return [
+        "no state and no node differs when all values are kept: memory is used twice in the plan"
+    ]
+
+
+def _state(found: StateDifference) -> str:
+    when = "the prompt" if found.round == 0 else f"round {found.round}"
+    attends = found.tensor.startswith("cache_")
+    row = f"position {found.row}" if attends else f"sequence {found.row}"
+    return (
+        f"state {found.tensor} differs after {when} (committed {found.committed} of "
+        f"{found.verified}): layer {found.layer}, {row}, {found.differing} of {found.values} "
+        f"values, max difference {found.largest:.3g}"
+    )
+
+
+def _made(node: NodeDifference | None, strategy: str) -> str:
+    if node:
+        return f"made in that pass: {_node(node)}"
+    return (
+        "no node of that pass differs in rows that stayed: the fault is in what is kept, or in "
+        f"going back (rollback {strategy})"
+    )
+
+
+def _node(found: NodeDifference) -> str:
+    output = f" ({found.output})" if found.output else ""
+    return (
+        f"first differing node: {found.op} {found.name}{output} in the pass of {found.tokens} "
+        f"tokens, row {found.row}, max difference {found.largest:.3g}"
+    )
