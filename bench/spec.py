@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from ..engine import Model, Session
 from ..engine.fold_cost import fold_seconds
 from ..graph.errors import ModelError, RequestError
 from ..speculative import Entry, Speculation, Speculator, Statistics
+from ..speculative.adaptive import Length, Times
 from ..speculative.speculator import Verified, check_session
 from .spec_synthetic import Coins, SyntheticSpeculation, token_range
 
@@ -81,7 +83,8 @@ class TimedSpeculator(Speculator):
         if not keep:
             for drafter in self.drafters:
                 drafter.forget()
-            self._adapt_anew()
+            self._times = Times()
+            self._lengths = {d.name: Length(self.asked.most(type(d))) for d in self.drafters}
 
     def round(self, entries: Sequence[Entry]) -> list[Verified]:
         """A round, whose start ends the one before."""
@@ -118,7 +121,7 @@ class Runner:
         self.model, self.asked = model, asked
         self.drafter = "+".join(asked.kinds) if asked else NONE
         self.rollback = rollback if asked else NONE
-        kept = {"rollback": rollback, "n_rs_seq": n_rs_seq} if asked else {}
+        kept: dict[str, Any] = {"rollback": rollback, "n_rs_seq": n_rs_seq} if asked else {}
         self.session = model.session(n_ctx, cache_bytes=0, **kept)
         plan = self.session.plan
         self.strategy = plan.strategy.name if asked and plan.bytes.recurrent else None
@@ -132,8 +135,8 @@ class Runner:
         """Drafters, and strategy where there is one."""
         return " ".join([self.drafter, *([self.strategy] if self.strategy else [])])
 
-    def run(self, prompt: Sequence[int], n: int, keep: bool) -> Run:
-        """Generate n tokens greedily in the emptied session."""
+    def run(self, prompt: Sequence[int], n: int, keep: bool = False, seed: int = 0) -> Run:
+        """Generate n tokens greedily in the emptied session. seed: of coins."""
         speculator = self.speculator
         if speculator:
             speculator.restart(keep)
@@ -147,6 +150,7 @@ class Runner:
             session=self.session,
             speculative=speculator,
             temperature=0.0,
+            seed=seed,
         ).result
         wall = time.perf_counter() - began
         seconds = result.timings["predicted_ms"] / 1e3
@@ -172,15 +176,21 @@ class Runner:
 
 @dataclass(frozen=True)
 class Outcome:
-    """All repetitions of a prompt with one runner. passed: whether the check beside the times
-    holds; difference: where it does not, the first token that differs, or the first state."""
+    """All repetitions of a prompt with one runner. place: where its tokens first differ from those
+    of plain decoding; state: with coins, the first state that differs from what plain evaluation of
+    the same tokens leaves; both None where all is well."""
 
     prompt: str
     prompt_n: int
     runner: Runner
     runs: list[Run]
-    passed: bool
-    difference: int | str | None
+    place: int | None
+    state: str | None
+
+    @property
+    def passed(self) -> bool:
+        """Whether the check beside the times holds."""
+        return self.place is None and self.state is None
 
     @property
     def median(self) -> Run:
@@ -224,38 +234,37 @@ class SpecBench:
         for name, tokens in self.prompts.items():
             progress(name, "warming up")
             for runner in self.runners:
-                runner.run(tokens, min(self.options.n, WARM), keep=False)
+                runner.run(tokens, min(self.options.n, WARM))
         for runner in self.runners:
             if runner.speculator:
                 runner.speculator.restart(keep=False)
         outcomes: list[Outcome] = []
-        for name in self.prompts:
-            outcomes += self._measure(name, progress)
+        for seed, name in enumerate(self.prompts):
+            outcomes += self._measure(name, seed, progress)
         return outcomes
 
-    def _measure(self, name: str, progress: Progress) -> list[Outcome]:
+    def _measure(self, name: str, seed: int, progress: Progress) -> list[Outcome]:
         """Repetitions of all runners take turns, so that all see the same machine."""
         options, tokens = self.options, self.prompts[name]
         runs: list[list[Run]] = [[] for _ in self.runners]
         for _ in range(options.repetitions):
             for runner, mine in zip(self.runners, runs, strict=True):
                 progress(name, runner.name)
-                mine.append(runner.run(tokens, options.n, options.keep))
+                mine.append(runner.run(tokens, options.n, options.keep, seed))
         wanted = runs[0][0].tokens
         outcomes = []
         for runner, mine in zip(self.runners, runs, strict=True):
-            difference: int | str | None
+            place = state = None
             if options.rates is not None and runner.asked:
-                difference = state_difference(self.runners[0].session, runner.session, len(tokens))
+                state = state_difference(self.runners[0].session, runner.session, len(tokens))
             else:
-                difference = next(filter(_is_place, (_parting(r.tokens, wanted) for r in mine)), None)
-            outcomes.append(
-                Outcome(name, len(tokens), runner, mine, difference is None, difference)
-            )
+                places = [parting(run.tokens, wanted) for run in mine]
+                place = min((at for at in places if at is not None), default=None)
+            outcomes.append(Outcome(name, len(tokens), runner, mine, place, state))
         return outcomes
 
 
-def default_speculations(model: Model) -> list[tuple[str, ...]]:
+def default_chains(model: Model) -> list[tuple[str, ...]]:
     """Drafters to measure when none are named: those of DEFAULTS that the model has."""
     try:
         model.plan_session(1, program="mtp")
@@ -289,13 +298,9 @@ def state_difference(plain: Session, session: Session, prompt_n: int) -> str | N
     return next(differing, None)
 
 
-def _parting(got: Sequence[int], wanted: Sequence[int]) -> int | None:
+def parting(got: Sequence[int], wanted: Sequence[int]) -> int | None:
     """The first place at which two texts differ, None for none."""
     for at, (a, b) in enumerate(zip(got, wanted, strict=False)):
         if a != b:
             return at
     return min(len(got), len(wanted)) if len(got) != len(wanted) else None
-
-
-def _is_place(place: int | None) -> bool:
-    return place is not None

@@ -105,8 +105,8 @@ q7Zr-04x9!Lm  b2Wk/88f1?Ya  Tn5v+61c3%Ge  u0Hd=97s4&Pj  Xo3y~25m8*Ci
 e6Bq#13k7^Vu  Rw9l@50z2$Nf  h4St_76p0:Dx  Jg1a;39d5|Ko  c8Mz.02t6<Ew
 V5ny>68r1(Qb  i7Fu)41h9[Ls  Zk2x]94g3{Ta  o0Pe}17v8,Hm"""
 
-LONG_CODE_REVIEW = '''Review the following module. Name faults, unclear names and missing tests, line by
-line, and then give a corrected version of each function.
+LONG_CODE_REVIEW = '''Review the following module. Name faults, unclear names and missing tests,
+line by line, and then give a corrected version of each function.
 
 ```python
 """Accounts of a small shop: what was sold, what was paid, what is still owed."""

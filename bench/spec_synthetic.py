@@ -41,10 +41,11 @@ class Coins:
         self, chooser: Chooser, logits: np.ndarray, draft: Draft, position: int
     ) -> Iterator[int]:
         """The drafts that stay, then one token more that differs from the next draft."""
+        seed = chooser.sampler.seed
         for i, row in enumerate(logits):
             token = chooser.sampler.sample(row[: self.n_vocab], position + i)
             drafted = draft.tokens[i] if i < len(draft.tokens) else None
-            stays = drafted is not None and self.stays(i, position + i)
+            stays = drafted is not None and self.stays(i, position + i, seed)
             if drafted is not None and stays:
                 token = drafted
             elif token == drafted:
@@ -54,10 +55,9 @@ class Coins:
             if not stays:
                 return
 
-    def stays(self, i: int, position: int) -> bool:
+    def stays(self, i: int, position: int, seed: int) -> bool:
         """Whether draft i, for this position, stays."""
-        rate = self.rates[min(i, len(self.rates) - 1)]
-        return uniform(SEED, position, TOSSES) < rate
+        return uniform(seed, position, TOSSES) < self.rates[min(i, len(self.rates) - 1)]
 
 
 class SyntheticSpeculation(Speculation):

@@ -44,7 +44,7 @@ class MulMat(Op):
     def reference(self, x: np.ndarray, w: np.ndarray) -> np.ndarray:
         rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
         wide = w.astype(np.float64)
-        y = np.zeros((len(rows), len(w)), np.float32)
+        y = np.zeros_like(rows, np.float32, shape=(len(rows), len(w)))
         # One product a row: a matrix product may sum in another order for another number of rows.
         for i, row in enumerate(rows.astype(np.float64)):
             y[i] = wide @ row

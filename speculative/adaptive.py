@@ -1,117 +1,205 @@
-"""How many drafts pay, from measured acceptance and measured times of passes.
+"""How many drafts pay, from measured acceptance and measured times.
 
 With a_i the chance that draft i stays once those before it have, k drafts give 1 + a_1 + a_1 a_2 +
 ... tokens for the time of a pass of 1 + k tokens and of k drafts; the best k is the one with the
-most tokens a second."""
+most tokens a second. Times are noisy and guesses are rare where drafting does not pay, so what
+drafts lose against plain decoding is kept within a budget, whatever the estimates say."""
 
 from __future__ import annotations
 
-from ..engine.buckets import token_bucket
+from functools import cache
 
-PRIOR, WEIGHT = 0.7, 3.0  # an untried drafter counts as if so many drafts had done so well
-MEMORY = 0.9  # of what was seen, kept from round to round: some ten rounds count
+from ..engine.buckets import MAX_TOKENS, TOKENS
+
+PRIOR, WEIGHT = 0.6, 2.0  # before it is tried, a draft counts as if so many had done so well
+MEMORY = 0.96  # of what was seen, kept from draft to draft
+FADING = 0.98  # and from round to round, so that old failures do not count for ever
 GAIN = 1.03  # drafting has to be better than plain decoding by this much
 GUESSED_SLOPE = 0.06  # of a one-token pass: what another token is taken to add until it is timed
-FIRST_PAUSE, LONGEST_PAUSE = 16, 256  # rounds without drafts before another try
+GUESSED_DRAFT = 0.1  # of a one-token pass: what drafting a token is taken to cost
+HOPE = 0.8  # of the slope seen so far, by which sizes beyond are judged: tried rather than not
+NEWEST = 0.1  # share of the newest time in an average, once there are enough
+START, SHARE, MOST = 5.0, 0.02, 10.0  # the budget: at first, more a round, at most; in passes
+NOISE = 0.1  # relative; the time of a plain pass is trusted as far as this over sqrt(times seen)
+LONGEST_UNSEEN, PER_SEEN = 64, 4  # rounds until plain decoding is timed again, fewer at first
+RECENT = 2  # rounds without drafts after which a model drafter has little to catch up on
 
 
 class Times:
     """Seconds of passes by their number of tokens, as moving averages.
 
-    Sizes that were not seen are read off the line through the nearest ones that were."""
+    Sizes that were not seen are read off the line through ones that were."""
 
     def __init__(self) -> None:
-        self.seen: dict[int, float] = {}
+        self._mean: dict[int, float] = {}
+        self._count: dict[int, int] = {}
+        self._unseen: dict[int, int] = {}
 
     def note(self, tokens: int, seconds: float) -> None:
         """A pass of so many tokens took so long. Outliers upwards count for little: they are
         other work on the machine."""
-        old = self.seen.get(tokens)
-        if old is None:
-            self.seen[tokens] = seconds
-        else:
-            self.seen[tokens] = old + (0.05 if seconds > 2 * old else 0.2) * (seconds - old)
+        for size in self._unseen:
+            self._unseen[size] += 1
+        self._unseen[tokens] = 0
+        n = self._count[tokens] = self._count.get(tokens, 0) + 1
+        old = self._mean.setdefault(tokens, seconds)
+        # The first pass of a size may have had to fetch its memory.
+        share = max(1 / (n - 0.5), NEWEST) if n > 1 else 1.0
+        if seconds > 2 * old:
+            share = min(share, NEWEST / 2)
+        elif seconds < old / 2:
+            share = 1.0
+        self._mean[tokens] = old + share * (seconds - old)
+
+    def seen(self, tokens: int) -> int:
+        """How many passes of this size were timed."""
+        return self._count.get(tokens, 0)
+
+    def stale(self, tokens: int) -> bool:
+        """Whether a pass of this size should be timed again: it is what others are held against,
+        and changes as the context fills."""
+        seen = self.seen(tokens)
+        return seen < 2 or self._unseen[tokens] >= min(LONGEST_UNSEEN, PER_SEEN * seen)
 
     def of(self, tokens: int) -> float:
         """What a pass of so many tokens takes, 0.0 if none was ever seen."""
-        if tokens in self.seen or not self.seen:
-            return self.seen.get(tokens, 0.0)
-        below = [n for n in self.seen if n < tokens]
-        above = [n for n in self.seen if n > tokens]
+        mean = self._mean
+        if tokens in mean or not mean:
+            return mean.get(tokens, 0.0)
+        below = [n for n in mean if n < tokens]
+        above = [n for n in mean if n > tokens]
         if below and above:
             a, b = max(below), min(above)
-            share = (tokens - a) / (b - a)
-            return self.seen[a] + share * (self.seen[b] - self.seen[a])
+            return mean[a] + (tokens - a) / (b - a) * (mean[b] - mean[a])
+        if len(below) > 1:
+            a, b = min(below), max(below)
+            slope = max(0.0, (mean[b] - mean[a]) / (b - a))
+            return mean[b] + HOPE * slope * (tokens - b)
         near = max(below) if below else min(above)
-        return (
-            self.seen[near] * (1 + GUESSED_SLOPE * (tokens - 1)) / (1 + GUESSED_SLOPE * (near - 1))
-        )
-
-
-class Length:
-    """The length of one drafter's drafts.
-
-    most: the longest. After a pause one draft of `probe` tokens is tried again."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self._tried = [WEIGHT] * most
-        self._stayed = [WEIGHT * PRIOR] * most
-        self._draft_s = 0.0  # seconds of a drafted token
-        self._pause, self._left = FIRST_PAUSE, 0
-
-    def choose(self, times: Times) -> int:
-        """How many drafts to ask for in this round, 0 for none."""
-        if self._left > 0:
-            self._left -= 1
-            return 0
-        best = self.best(times)
-        if best == 0:
-            self._left = self._pause
-            self._pause = min(2 * self._pause, LONGEST_PAUSE)
-            # The pause ends with a try, however bad things looked before.
-            self._forgive()
-        return best
-
-    def best(self, times: Times) -> int:
-        """The number of drafts with the most tokens a second, by what is known now."""
-        plain = times.of(1)
-        if plain == 0.0:
-            return self.most
-        best, rate = 0, GAIN / plain
-        tokens, chance = 1.0, 1.0
-        for k in range(1, self.most + 1):
-            chance *= self._stayed[k - 1] / self._tried[k - 1]
-            tokens += chance
-            # Passes take as long as the largest one of their plan.
-            if k < self.most and k + 1 != token_bucket(k + 1):
-                continue
-            now = tokens / (times.of(1 + k) + k * self._draft_s)
-            if now > rate:
-                best, rate = k, now
-        return best
-
-    def note(self, drafted: int, accepted: int, seconds: float) -> None:
-        """A draft of so many tokens took so long, and so many of them stayed."""
-        if drafted == 0:
-            return
-        each = seconds / drafted
-        self._draft_s = (
-            each if self._draft_s == 0.0 else self._draft_s + 0.2 * (each - self._draft_s)
-        )
-        for i in range(min(drafted, accepted + 1)):
-            self._tried[i] = MEMORY * self._tried[i] + 1
-            self._stayed[i] = MEMORY * self._stayed[i] + (i < accepted)
-        if accepted == drafted:
-            self._pause = FIRST_PAUSE
-
-    def _forgive(self) -> None:
-        """Make the next estimate just good enough for a short try."""
-        for i in range(self.most):
-            self._tried[i] = 1.0
-            self._stayed[i] = PRIOR if i == 0 else 0.5
+        return mean[near] * _guess(tokens) / _guess(near)
 
 
 def _guess(tokens: int) -> float:
     """What a pass takes, in one-token passes, before its size was timed."""
     return 1 + GUESSED_SLOPE * (tokens - 1)
+
+
+class Budget:
+    """What drafting may still lose against plain decoding, in plain passes; one for all drafters
+    of a session. It grows with the rounds, so that losses stay a small share of the time."""
+
+    def __init__(self) -> None:
+        self.left = START
+
+    def earn(self) -> None:
+        """A round begins."""
+        self.left = min(self.left + SHARE, MOST)
+
+    def spend(self, lost: float) -> None:
+        """A round took so many passes longer than plain decoding of its tokens; negative where
+        drafts paid."""
+        self.left = min(self.left - lost, MOST)
+
+
+class Length:
+    """The length of one drafter's drafts: `least` to `most` tokens, or none."""
+
+    def __init__(self, times: Times, budget: Budget, most: int, least: int = 0) -> None:
+        self._times, self._budget = times, budget
+        self.most, self.least = most, max(1, min(least, most))
+        self._tried = [0.0] * most
+        self._stayed = [0.0] * most
+        self._draft_s = 0.0  # seconds of a drafted token
+        self._drafts = 0
+        self._idle = 0  # rounds since the last draft
+        self._new_text = True
+
+    def begin(self) -> None:
+        """The text is a new one: what catching up with it takes is the prompt's, not a draft's."""
+        self._new_text = True
+
+    def choose(self, n: int = 1) -> int:
+        """How many drafts to ask for, 0 for none, in a round of n sequences."""
+        self._idle += 1
+        for i in range(self.most):
+            self._tried[i] *= FADING
+            self._stayed[i] *= FADING
+        if self._times.stale(n):
+            return 0
+        best = self._best(n)
+        if best:
+            affordable = (k for k in self._lengths(n) if k <= best and self._fits(k, n))
+            return max(affordable, default=0)
+        probe = self._lengths(n)[0] if self.least > 1 else 1
+        return probe if self._fits(probe, n) and self._could_pay(n) else 0
+
+    def note(self, drafted: int, accepted: int, seconds: float, pass_s: float, n: int = 1) -> None:
+        """A sequence's draft of so many tokens, of which so many stayed, took so long, beside its
+        share of the pass that judged it; n as for `choose`."""
+        recent, new_text = self._idle <= RECENT, self._new_text
+        self._idle, self._new_text = 0, False
+        if drafted and not new_text:
+            self._note_time(seconds / drafted, recent)
+        for i in range(min(drafted, accepted + 1)):
+            self._tried[i] = MEMORY * self._tried[i] + 1
+            self._stayed[i] = MEMORY * self._stayed[i] + (i < accepted)
+        seen = self._times.seen(n)
+        if seen:
+            plain = self._times.of(n) / n * (1 - NOISE / seen**0.5)
+            took = pass_s + (0.0 if new_text else seconds)
+            self._budget.spend((took / plain - 1 - accepted) / n)
+
+    def _note_time(self, each: float, recent: bool) -> None:
+        # Catching up makes drafts look slow; but that is better than not knowing.
+        if recent or self._drafts == 0 or each < self._draft_s:
+            self._drafts += 1
+            share = 1.0 if 2 * each < self._draft_s else max(1 / self._drafts, NEWEST)
+            self._draft_s += share * (each - self._draft_s)
+
+    def waste(self, seconds: float, n: int = 1) -> None:
+        """Looking for a sequence's draft took so long, and none was found."""
+        plain = self._times.of(n)
+        if plain and not self._new_text:
+            self._budget.spend(seconds / plain)
+
+    def _best(self, n: int) -> int:
+        """The number of drafts with the most tokens a second, by what is known now."""
+        best, rate = 0, GAIN / self._times.of(n)
+        tokens, chance, near, done = 1.0, 1.0, PRIOR, 0
+        for k in self._lengths(n):
+            for i in range(done, k):
+                # A place in the draft that was seldom reached is taken to be like the one before.
+                near = (self._stayed[i] + WEIGHT * near) / (self._tried[i] + WEIGHT)
+                chance *= near
+                tokens += chance
+            done = k
+            now = tokens / self._cost(k, n)
+            if now > rate:
+                best, rate = k, now
+        return best
+
+    def _cost(self, k: int, n: int) -> float:
+        """Seconds of a round of n sequences with k drafts each."""
+        each = self._draft_s if self._drafts else GUESSED_DRAFT * self._times.of(1)
+        return self._times.of(n * (1 + k)) + n * k * each
+
+    def _fits(self, k: int, n: int) -> bool:
+        """Whether the budget has what a round with k drafts loses when none stays."""
+        return self._cost(k, n) / self._times.of(n) - 1 <= self._budget.left
+
+    def _could_pay(self, n: int) -> bool:
+        """Whether any length would pay if every draft stayed."""
+        plain = self._times.of(n)
+        return any((1 + k) * plain > GAIN * self._cost(k, n) for k in self._lengths(n))
+
+    def _lengths(self, n: int) -> tuple[int, ...]:
+        return _lengths(n, self.least, self.most)
+
+
+@cache
+def _lengths(n: int, least: int, most: int) -> tuple[int, ...]:
+    """The lengths worth considering, ascending: passes take as long as the largest of their plan,
+    so that of lengths with the same plan only the longest counts."""
+    full = [size // n - 1 for size in TOKENS]
+    ends = {most, *(k for k in full if least <= k < most)}
+    return tuple(sorted(k for k in ends if n * (1 + k) <= MAX_TOKENS)) or (least,)

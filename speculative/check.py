@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -91,7 +91,8 @@ def play(session: Session, recorded: Recorded, commit: bool = True) -> None:
 @dataclass(frozen=True)
 class Asked:
     """What is to be generated. plain, drafted: the sessions' plans; the prompt's tokens; n: how
-    many tokens to generate, -1 to the end token or the context's end."""
+    many tokens to generate, -1 to the end token or the context's end; logits: whether those have
+    to be equal bit for bit too."""
 
     plain: SessionPlan
     drafted: SessionPlan
@@ -100,12 +101,14 @@ class Asked:
     n: int
     params: SamplerParams
     ignore_eos: bool = False
+    logits: bool = False
 
 
 @dataclass(frozen=True)
 class Parting:
-    """The first token that differs. index: among the generated ones; row: of the logits that it
-    was chosen from, counted over the tokens of the last recorded pass; logits f32 [n_vocab]."""
+    """The first token that differs, or whose logits do. index: among the generated ones; tokens,
+    logits: of the plain run and of the drafted one, f32 [n_vocab]; row: of the logits that it was
+    chosen from, counted over the tokens of the last recorded pass."""
 
     index: int
     tokens: tuple[int, int]
@@ -187,8 +190,10 @@ class Check:
     def _take(self, plain: int, drafted: int, logits: np.ndarray, at: int, row: int) -> None:
         """A token of each run. at: its row among the drafted run's logits at hand; row: of the
         pass."""
-        if plain != drafted:
-            rows = logits[: self._n_vocab].copy(), self._rows[at, : self._n_vocab].copy()
+        rows = logits[: self._n_vocab], self._rows[at, : self._n_vocab]
+        unlike = self.asked.logits and rows[0].tobytes() != rows[1].tobytes()
+        if plain != drafted or unlike:
+            rows = rows[0].copy(), rows[1].copy()
             self.parting = Parting(len(self.tokens), (plain, drafted), row, rows)
             self._ended = True
             return

@@ -22,6 +22,17 @@ def logits(model: TinyModel, tokens: list[int], rounded: bool = False) -> Array:
     return kinds[model.arch](model, rounded).logits(tokens)
 
 
+def hidden_rows(model: TinyModel, tokens: list[int]) -> Array:
+    """Rows f64 [N, n_embd] after the final norm."""
+    return Qwen35.of(model).hidden(tokens)
+
+
+def mtp(model: TinyModel, tokens: list[int], before: Array) -> tuple[Array, Array]:
+    """The multi-token-prediction block over pairs of a token and a hidden row [N, n_embd]: logits
+    f64 [N, n_vocab] and its own hidden rows."""
+    return Qwen35.of(model).mtp(tokens, before)
+
+
 def to_8_bits(x: Array) -> Array:
     """The nearest of 255 levels between plus and minus the largest of each block of 32."""
     blocks = x.reshape(-1, 32)
@@ -55,11 +66,17 @@ class Dense:
         self.blocks = self.keys["block_count"] - self.keys.get("nextn_predict_layers", 0)
 
     def logits(self, tokens: list[int]) -> Array:
+        return self.linear(self.hidden(tokens), self.first("output", "token_embd"))
+
+    def hidden(self, tokens: list[int]) -> Array:
         x = self.embed(tokens)
         for i in range(self.blocks):
             x = self.block(i, x)
-        head = "output" if "output.weight" in self.w else "token_embd"
-        return self.linear(self.norm(x, "output_norm"), head)
+        return self.norm(x, "output_norm")
+
+    def first(self, *names: str) -> str:
+        """The first of these tensors that the file has."""
+        return next(name for name in names if name + ".weight" in self.w)
 
     def embed(self, tokens: list[int]) -> Array:
         return self.w["token_embd.weight"][tokens]
@@ -212,6 +229,21 @@ class Gemma3(Dense):
 
 
 class Qwen35(Dense):
+    @staticmethod
+    def of(model: TinyModel) -> Qwen35:
+        return Qwen35Moe(model) if model.arch == "qwen35moe" else Qwen35(model)
+
+    def mtp(self, tokens: list[int], before: Array) -> tuple[Array, Array]:
+        b = f"blk.{self.blocks}."
+        n = b + "nextn."
+        table = self.w[self.first(n + "embed_tokens", "token_embd") + ".weight"]
+        pair = [self.norm(table[tokens], n + "enorm"), self.norm(before, n + "hnorm")]
+        x = self.linear(np.concatenate(pair, axis=1), n + "eh_proj")
+        x = x + self.attention(self.blocks, self.norm(x, b + "attn_norm"))
+        x = x + self.feed_forward(b, self.norm(x, b + "post_attention_norm"))
+        x = self.norm(x, self.first(n + "shared_head_norm", "output_norm"))
+        return self.linear(x, self.first(n + "shared_head_head", "output", "token_embd")), x
+
     def recurrent(self, i: int) -> bool:
         given = self.keys.get("attention.recurrent_layers")
         return given[i] if given else (i + 1) % self.keys.get("full_attention_interval", 4) != 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -134,10 +134,10 @@ def require_same(got: np.ndarray, want: np.ndarray, name: str) -> None:
     assert got.tobytes() == want.tobytes(), f"{name}: {int((got != want).sum())} numbers differ"
 
 
-def peek(session: Session, likes: Sequence[Plain]) -> None:
-    """`require_state` of every sequence, without changing the session."""
+def peek(session: Session, likes: Sequence[Plain] | Mapping[int, Plain]) -> None:
+    """`require_state` of these sequences, without changing the session."""
     now = Moment(session)
-    for seq, like in enumerate(likes):
+    for seq, like in likes.items() if isinstance(likes, Mapping) else enumerate(likes):
         require_state(session, seq, like)
     now.back()
 

@@ -48,7 +48,10 @@ def bench(
     peer: WithPeer = False,
     as_json: Json = False,
 ) -> None:
-    """Measure tokens per second of passes and of decoding, and the memory bandwidth reached."""
+    """Measure tokens per second of passes and of decoding, and the memory bandwidth reached.
+
+    `riverrun bench spec` measures speculative decoding instead; a model file of that name is
+    ./spec."""
     from ..bench.report import print_report, run_report
     from ..bench.throughput import make_tests
 

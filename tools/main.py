@@ -8,14 +8,16 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 from typer.main import get_command
 
 from .. import __version__
 from ..graph.errors import RiverrunError
 from .bench import bench
+from .bench_spec import bench_spec
 from .devices import devices
 from .graph import graph
 from .messages import complain, note, silence
@@ -28,15 +30,35 @@ OK, FAILED, USAGE, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 128 + 2, 128 + 13
 # typer exports only this leaf of its tree of usage errors.
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
+
+class Commands(TyperGroup):
+    """Commands of one word, and of two: `bench spec` is one beside `bench MODEL`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """The command that the first words name, and the words that remain."""
+        two = " ".join(args[:2])
+        if two in self.commands:
+            return two, self.commands[two], args[2:]
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
     name="riverrun",
+    cls=Commands,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _function in (run, devices, bench, perplexity, graph):
-    app.command()(_function)
+for _name, _function in (
+    ("run", run),
+    ("devices", devices),
+    ("bench", bench),
+    ("bench spec", bench_spec),
+    ("perplexity", perplexity),
+    ("graph", graph),
+):
+    app.command(_name)(_function)
 app.command("test-ops")(test_ops)
 spec = typer.Typer(rich_markup_mode=None, help="Look into speculative decoding.")
 spec.command("check")(spec_check)

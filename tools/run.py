@@ -158,7 +158,9 @@ def run(
         lookup_cache_dynamic,
     )
     ids = prompt_ids(prompt, tokens)
-    check_options(sampling, stop or [], {"--cache-type-k": cache_type_k, "--cache-type-v": cache_type_v})
+    check_options(
+        sampling, stop or [], {"--cache-type-k": cache_type_k, "--cache-type-v": cache_type_v}
+    )
     asked.check()
     must = asked_constraint(json_schema, regex, grammar, grammar_file)
     loaded = load_model(model, device, threads, draft_head)

@@ -60,6 +60,9 @@ Temp: TypeAlias = Annotated[float, Option("--temp", help="Temperature; 0: greedy
 Seed: TypeAlias = Annotated[
     int, Option("--seed", metavar="S", min=0, help="Seed of both runs' draws.")
 ]
+Logits: TypeAlias = Annotated[
+    bool, Option("--logits", help="Logits have to be equal too, bit for bit.")
+]
 NearTie: TypeAlias = Annotated[
     float,
     Option("--near-tie", metavar="GAP", min=0.0, help="Logits less apart than this nearly tie."),
@@ -101,6 +104,7 @@ def check(
     cache_type_k: CacheTypeK = "f16",
     cache_type_v: CacheTypeV = "f16",
     ignore_eos: IgnoreEos = False,
+    logits: Logits = False,
     near_tie: NearTie = 0.01,
     tolerance: Tolerance = 0.0,
     threads: Threads = None,
@@ -108,7 +112,7 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Generate with and without drafts, side by side; exit with 1 at the first token that differs,
-    after telling which state, round or node of the graph made it so.
+    after telling which state, round or node of the graph made it differ.
 
     Drafts have their full length always, so that the rounds of two calls are the same."""
     from ..engine import SamplerParams
@@ -144,7 +148,7 @@ def check(
         raise typer.BadParameter("expected drafters to check, got none", param_hint="--spec")
     asked.check()
     loaded = load_model(model, device, threads, draft_head)
-    caches = {"cache_type_k": cache_type_k, "cache_type_v": cache_type_v}
+    caches: dict[str, Any] = {"cache_type_k": cache_type_k, "cache_type_v": cache_type_v}
     speculation = asked.open(device, threads)
     assert speculation is not None
     checked = Check(
@@ -157,6 +161,7 @@ def check(
             n,
             SamplerParams(**sampling),
             ignore_eos,
+            logits,
         ),
     )
     checked.run()
@@ -223,19 +228,22 @@ def _parting(model: Model, parting: Parting, near_tie: float) -> dict[str, Any]:
 def _lines(checked: Check, cause: Cause | None, near_tie: float) -> list[str]:
     """The report for people."""
     stats = checked.speculator.statistics
-    counts = f"{stats.rounds} rounds, accepted {stats.accepted} of {stats.drafted}"
+    rounds = f"{stats.rounds} round{'s' * (stats.rounds != 1)}"
+    counts = f"{rounds}, accepted {stats.accepted} of {stats.drafted}"
     if not checked.parting or not cause:
         return [f"equal: {len(checked.tokens)} tokens, {counts}"]
     found = _parting(checked.model, checked.parting, near_tie)
     position = len(checked.asked.prompt) + checked.parting.index
     two = [found["plain"], found["drafted"]]
+    tokens = f"plain {_token(two[0])}, with drafts {_token(two[1])}"
+    if two[0] == two[1]:
+        two, tokens = two[:1], f"{_token(two[0])} in both, its logits differ"
     tie = "a near-tie" if found["near_tie"] else "no near-tie"
     last = len(checked.rounds)
     passed = len(checked.drafted.passes[-1].tokens)
     made = f"round {last}, a pass of {passed} tokens" if last else "the prompt"
     return [
-        f"differs at token {found['index']}, position {position}: "
-        f"plain {_token(two[0])}, with drafts {_token(two[1])}; until there {counts}",
+        f"differs at token {found['index']}, position {position}: {tokens}; until there {counts}",
         *(
             f"  logit of {t['token']}: {t['logit_plain']:.6g} plain, {t['logit_drafted']:.6g} "
             "with drafts"
@@ -244,7 +252,7 @@ def _lines(checked: Check, cause: Cause | None, near_tie: float) -> list[str]:
         f"  top-2 gap {found['top2_gap']:.3g} in the plain run, {tie} (bound {near_tie:g}); "
         f"logits differ by at most {found['logits_largest_difference']:.3g}",
         f"  chosen in {made}, from row {found['row']}",
-        *(f"{line}" for line in _cause(checked, cause)),
+        *_cause(checked, cause),
     ]
 
 
@@ -283,7 +291,7 @@ def _state(found: StateDifference) -> str:
 
 def _made(node: NodeDifference | None, strategy: str) -> str:
     if node:
-        return f"made in that pass: {_node(node)}"
+        return f"in that pass, {_node(node)}"
     return (
         "no node of that pass differs in rows that stayed: the fault is in what is kept, or in "
         f"going back (rollback {strategy})"

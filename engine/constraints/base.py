@@ -20,17 +20,18 @@ class Constraint(Protocol):
         """Whether only a token that ends the generation may follow."""
 
     def mask(self, logits: np.ndarray) -> np.ndarray:
-        """logits, f32 [n], with the illegal tokens' at -inf, and those of ids beyond the vocabulary.
+        """logits, f32 [n], with those of illegal tokens and of ids beyond the vocabulary at -inf.
 
         n is at least the tokenizer's n_vocab. The result belongs to the constraint and is valid
         until the next call. Raises RequestError where no token is legal or a limit on the work
         of one step is passed, BackendError for logits of another shape or dtype."""
 
     def allows(self, token: int) -> bool:
-        """Whether `accept` would take this token; False for an id outside the vocabulary."""
+        """Whether this token is legal; False for an id outside the vocabulary."""
 
     def accept(self, token: int) -> None:
-        """Goes on by one token. Raises RequestError for an illegal one and changes nothing."""
+        """Goes on by one token. Raises RequestError for an illegal one, or where a limit on the
+        work of one step is passed, and then changes nothing."""
 
     def rollback(self, n: int) -> None:
         """Takes back the last n accepted tokens. Raises RequestError if there are fewer."""

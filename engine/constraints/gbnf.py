@@ -22,12 +22,13 @@ def gbnf_to_lark(text: str) -> str:
     llguidance()
     from llguidance.gbnf_to_lark import gbnf_to_lark as convert
 
+    plain = _ESCAPE.sub(_character, text)
     try:
-        lark = convert(_ESCAPE.sub(_character, text))
+        lark = convert(plain)
     except RecursionError:
-        raise RequestError("grammar: GBNF nested too deeply") from None
+        raise RequestError("GBNF nested too deeply") from None
     except Exception as error:
-        raise RequestError(f"grammar: GBNF: {error}") from None
+        raise RequestError(f"GBNF: {error}") from None
     return _LARK_TOKEN.sub(lambda m: r"/(.|\n)/" if m[0] == "/./" else m[0], lark)
 
 
@@ -38,5 +39,5 @@ def _character(escape: re.Match[str]) -> str:
         return escape[0]
     code = int(digits, 16)
     if 0xD800 <= code < 0xE000 or code > 0x10FFFF:
-        raise RequestError(f"grammar: GBNF: {escape[0]} is no Unicode character")
+        raise RequestError(f"GBNF: {escape[0]} is no Unicode character")
     return f"\\x{code:02x}" if code < 0x80 else chr(code)

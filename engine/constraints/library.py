@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, TimeoutError
 from typing import Any, TypeVar
 
 from ...graph.errors import OutOfMemory, RequestError
 
 T = TypeVar("T")
 
-# The library follows chains of rules and references by recursion, about 2 KiB a level; texts of
-# MAX_TEXT bytes stay well inside a stack of this size, of which only what is touched takes memory.
+# The library follows chains of rules and references by recursion, so that a long chain overflows an
+# ordinary stack and ends the process. Of this one only what is touched takes memory.
 _STACK_BYTES = 512 << 20
-MAX_TEXT = 256 << 10
+# Some short texts take the library minutes.
+_SECONDS = 20.0
 _LONGEST_LINE = 240
 _stack_lock = threading.Lock()
 
@@ -32,13 +33,24 @@ def llguidance() -> Any:
     return llguidance
 
 
-def on_deep_stack(work: Callable[[], T]) -> T:
-    """What `work` returns or raises, run on a thread whose stack has room for deep recursion."""
+def with_room(work: Callable[[], T]) -> T:
+    """What `work` returns or raises, run on a thread whose stack has room for deep recursion.
+
+    Raises RequestError if it takes longer than 20 s or panics; it then goes on, unheeded, to its
+    end."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    thread = threading.Thread(target=run, name="compile constraint", daemon=True)
     with _stack_lock:
         before = threading.stack_size(_STACK_BYTES)
         try:
-            pool = ThreadPoolExecutor(1)
-            future = pool.submit(work)
+            thread.start()
         except RuntimeError as error:
             raise OutOfMemory(
                 f"no thread with a stack of {_STACK_BYTES >> 20} MiB: {error}; raise the limit on "
@@ -46,8 +58,15 @@ def on_deep_stack(work: Callable[[], T]) -> T:
             ) from None
         finally:
             threading.stack_size(before)
-    with pool:
-        return future.result()
+    try:
+        return future.result(_SECONDS)
+    except TimeoutError:
+        raise RequestError(f"takes longer than {_SECONDS:g} s to compile; simplify it") from None
+    except BaseException as error:
+        # A panic of the library is a BaseException of a class that the library does not export.
+        if type(error).__name__ != "PanicException":
+            raise
+        raise RequestError(shorten(f"panic: {error}")) from None
 
 
 def shorten(message: str) -> str:

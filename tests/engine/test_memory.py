@@ -127,7 +127,9 @@ def test_what_can_be_forgotten_is_what_was_announced(
     most = {Replay: window + 1, Snapshots: window}.get(kind, pending)
     for n in range(-1, pending + 2):
         memory = recurrent(kind=kind, window=window)
-        grow(memory, 0, 12)
+        memory.reserve([Reservation(0, 2)])
+        memory.commit(0, 2)
+        grow(memory, 0, 10)
         memory.reserve([Reservation(0, pending)])
         assert memory.max_rollback(0) == min(most, pending)
         can = max(0, pending - most) <= n <= pending

@@ -7,9 +7,11 @@ import random
 from dataclasses import replace
 
 import pytest
+import riverrun as rr
 from riverrun.engine.memory import strategies
 from riverrun.engine.session_plan import MemoryBytes, SessionOptions, _bytes
 from riverrun.graph import TensorSpec
+from riverrun.graph.errors import Unsupported
 from riverrun.models.delta_net import DeltaNetShape
 from riverrun.models.step import Capacity, StepGraph, StepShape
 from rollback_rig import STRATEGIES, stream, tiny
@@ -86,6 +88,29 @@ def test_a_plan_announces_what_a_session_takes(strategy: str) -> None:
                 session.verify([(seq, [1, 2])])
             copies = session._held.recurrent._copies  # type: ignore[union-attr]
             assert sum(a.nbytes for c in copies for a in c.values()) == plan.bytes.host
+
+
+def test_auto_takes_what_the_backend_and_the_budget_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, plan = tiny(), rr.Model.plan
+    assert model.plan_session(256, n_rs_seq=4).strategy.name == "replay"
+
+    def without_logs(
+        self: rr.Model, shape: StepShape, capacity: Capacity, kind: str, program: str = "trunk"
+    ) -> object:
+        if capacity.log:
+            raise Unsupported("no logs here")
+        return plan(self, shape, capacity, kind, program)
+
+    monkeypatch.setattr(rr.Model, "plan", without_logs)
+    found = model.plan_session(256, n_rs_seq=4)
+    assert found.strategy.name == "snapshots"
+    fits, less = found.bytes.rollback, found.bytes.rollback - 1
+    assert model.plan_session(256, n_rs_seq=4, budget=fits).strategy.name == "snapshots"
+    assert model.plan_session(256, n_rs_seq=4, budget=less).strategy.name == "checkpoint:host"
+    asked = model.plan_session(256, n_rs_seq=4, budget=less, rollback="snapshots")
+    assert asked.strategy.name == "snapshots"
+    with pytest.raises(Unsupported, match="no logs here"):
+        model.session(256, n_rs_seq=4, rollback="replay")
 
 
 @pytest.mark.parametrize("n_seqs", [1, 3])

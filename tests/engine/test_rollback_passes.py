@@ -3,6 +3,8 @@ context, and with prompts beside drafts."""
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 from demo import PROMPTS, demo
@@ -19,6 +21,7 @@ from rollback_rig import (
     stream,
     tiny,
 )
+from tiny_models import N_VOCAB
 
 WINDOW = 8
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
@@ -177,35 +180,39 @@ def test_rounds_go_on_in_another_session(strategy: str, other: str) -> None:
         require_state(session_, seq, like)
 
 
+@cache
+def diverged(at: int) -> Plain:
+    """The first stream, from position `at` on with other tokens."""
+    tokens = stream(0)[: at + 12]
+    return Plain(tiny(), tokens[:at] + [(t + 1) % N_VOCAB for t in tokens[at:]])
+
+
 @every_strategy
 @pytest.mark.parametrize("at", [8, 256, 300])
 def test_a_copy_and_its_source_part_ways(strategy: str, at: int) -> None:
-    session, like = session_of(strategy, n_ctx=512, n_seqs=3), plain()
+    session = session_of(strategy, n_ctx=512, n_seqs=3)
+    likes = {0: plain(), 2: diverged(at)}
     evaluate(session, at - 2)
     verify(session, 4)
     session.commit(0, 2)
     session.copy(0, 2)
     source = session.save(0)
-    garbage = [(t + 1) % 288 for t in like.tokens[at : at + 6]]
-    session.verify([(2, garbage)])
+    session.verify([(2, likes[2].tokens[at : at + 6])])
     session.commit(2, 4)
     assert session.save(0) == source
+    for keep in ({0: 1, 2: 2}, {0: 3, 2: 0}, {0: 0, 2: 3}):
+        starts = {seq: session.length(seq) for seq in likes}
+        items = [(seq, likes[seq].tokens[n : n + 3]) for seq, n in starts.items()]
+        want = [likes[seq].logits(n, n + 3) for seq, n in starts.items()]
+        np.testing.assert_array_equal(session.verify(items).logits, np.concatenate(want))
+        for seq, n in keep.items():
+            session.commit(seq, n)
+            assert session.length(seq) == starts[seq] + n
+        peek(session, likes)
     session.clear(2)
     session.copy(0, 2)
-    session.verify([(2, [*like.tokens[at : at + 2], *garbage[:3]]), (0, like.tokens[at : at + 3])])
-    session.commit(2, 2)
-    session.commit(0, 1)
-    for seq, n in ((2, at + 2), (0, at + 1)):
-        assert session.length(seq) == n
-        require_state(session, seq, like)
-    for seq in (2, 0):
-        n = session.length(seq)
-        logits = session.verify([(seq, like.tokens[n : n + 3])]).logits
-        np.testing.assert_array_equal(logits, like.logits(n, n + 3))
-    session.commit(0, 3)
-    session.commit(2, 0)
-    for seq in (0, 2):
-        require_state(session, seq, like)
+    session.clear(0)
+    require_state(session, 2, likes[0])
 
 
 @every_strategy

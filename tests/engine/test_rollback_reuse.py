@@ -13,6 +13,7 @@ from demo import PROMPTS, demo
 from riverrun.engine.prompt_states import PromptStates
 from riverrun.engine.session import Session
 from rollback_rig import STRATEGIES, stream, tiny
+from tiny_models import N_VOCAB
 
 N_CTX, GENERATED = 1024, 10
 PROMPT, OTHER = stream(100, 700), stream(101, 700)
@@ -46,7 +47,7 @@ def require_like_cold(session: Session, prompt: list[int], kept: int, seq: int =
 
 def changed(n: int) -> list[int]:
     """PROMPT's first n tokens, then others."""
-    return PROMPT[:n] + [(t + 1) % 288 for t in PROMPT[n:]]
+    return PROMPT[:n] + [(t + 1) % N_VOCAB for t in PROMPT[n:]]
 
 
 # By name: a prompt after PROMPT, how much of PROMPT is kept for it, and how much of it for PROMPT

@@ -42,6 +42,7 @@ IMPORTS = {
     "models/quant": May(IR, ("numpy",)),
     "models/tokenizer": May(IR, ("numpy", "tokenizers", "sentencepiece")),
     "engine": May(("graph", "backends", "models"), ("numpy", "jinja2")),
+    "engine/constraints": May(("graph", "models"), ("numpy", "llguidance")),
     "speculative": May(("graph", "engine", "models"), ("numpy",)),
     "bench": May(
         ("graph", "engine", "speculative", "models", "backends"), ("numpy", "rich", "ik_llama_cpp")

@@ -1,0 +1,206 @@
+"""`riverrun bench spec`: what drafts gain, and that they change nothing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from .loading import load_model
+from .messages import complain, note
+from .options import DeviceName, Json, ModelPath, Threads
+from .speculation import Asked, DraftHead, DraftMax, DraftMin, DraftModelPath, NoAdaptive, PMin
+
+if TYPE_CHECKING:
+    from ..bench.spec import Progress
+    from ..bench.spec_rows import Report
+    from ..speculative import Speculation
+
+Option = typer.Option
+Count: TypeAlias = Annotated[
+    int, Option("-n", "--n-predict", metavar="N", min=2, help="Tokens to generate a prompt.")
+]
+Prompts: TypeAlias = Annotated[
+    str | None,
+    Option("--prompts", metavar="NAME,...", help="Only these prompts.", show_default="all ten"),
+]
+Specs: TypeAlias = Annotated[
+    str | None,
+    Option(
+        "--spec",
+        metavar="KIND[+KIND],...",
+        help="Drafters to measure, each by itself; + joins several.",
+        show_default="ngram-mod, and mtp where the model has it",
+    ),
+]
+Rollbacks: TypeAlias = Annotated[
+    str, Option("--rollback", metavar="KIND,...", help="Rollback strategies to measure.")
+]
+NRsSeq: TypeAlias = Annotated[
+    int | None,
+    Option(
+        "--n-rs-seq",
+        metavar="N",
+        min=0,
+        help="Most tokens that recurrent state can forget.",
+        show_default="the longest draft",
+    ),
+]
+Context: TypeAlias = Annotated[
+    int | None,
+    Option(
+        "-c",
+        "--ctx-size",
+        metavar="CTX",
+        min=1,
+        help="Context size in tokens.",
+        show_default="what the longest prompt needs",
+    ),
+]
+Repetitions: TypeAlias = Annotated[
+    int, Option("-r", "--repetitions", metavar="R", min=1, help="Of each, taking turns.")
+]
+Keep: TypeAlias = Annotated[
+    bool, Option("--keep-drafters", help="Drafters remember earlier prompts and repetitions.")
+]
+Synthetic: TypeAlias = Annotated[
+    str | None,
+    Option(
+        "--synthetic-acceptance",
+        metavar="P[,P,...]",
+        help="Keep drafts by the toss of a coin, a chance for each place in the draft.",
+    ),
+]
+Plot: TypeAlias = Annotated[
+    Path | None, Option("--plot", metavar="FILE.html", help="Also draw it, as one HTML page.")
+]
+
+
+def bench_spec(
+    model: ModelPath = None,
+    n: Count = 192,
+    prompts: Prompts = None,
+    spec: Specs = None,
+    draft_model: DraftModelPath = None,
+    draft_max: DraftMax = None,
+    draft_min: DraftMin = 0,
+    p_min: PMin = 0.0,
+    draft_head: DraftHead = 0,
+    rollback: Rollbacks = "auto",
+    n_rs_seq: NRsSeq = None,
+    no_adaptive: NoAdaptive = False,
+    threads: Threads = None,
+    device: DeviceName = "auto",
+    ctx: Context = None,
+    repetitions: Repetitions = 1,
+    keep_drafters: Keep = False,
+    synthetic_acceptance: Synthetic = None,
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """Measure speculative decoding against plain decoding, each figure beside a check that the
+    tokens are the same; exit with 1 when a check fails."""
+    from ..bench.spec import DEFAULTS, Options, SpecBench, default_chains
+    from ..bench.spec_prompts import choose_prompts
+    from ..bench.spec_rows import make_report
+    from ..graph.errors import RequestError
+
+    asked = Asked(
+        draft_model=draft_model,
+        draft_max=draft_max,
+        draft_min=draft_min,
+        p_min=p_min,
+        n_rs_seq=n_rs_seq,
+        no_adaptive=no_adaptive,
+        draft_head=draft_head,
+    )
+    chains = _chains(spec)
+    rates = _rates(synthetic_acceptance)
+    options = Options(n, repetitions, _names(rollback), n_rs_seq, ctx, keep_drafters, rates)
+    for chain in chains or DEFAULTS:
+        for name in options.rollbacks:
+            replace(asked, spec=",".join(chain), rollback=name).check()
+    try:
+        chosen = choose_prompts(_names(prompts or ""))
+    except RequestError as error:
+        raise typer.BadParameter(str(error), param_hint="--prompts") from None
+    if plot and (plot.is_dir() or not plot.parent.is_dir()):
+        raise typer.BadParameter(f"{plot} cannot be written; check the path", param_hint="--plot")
+    loaded = load_model(model, device, threads, draft_head)
+    chains = chains or default_chains(loaded)
+    bench = SpecBench(loaded, chosen, _speculations(chains, asked, device, threads), options)
+    report = make_report(bench, bench.run(_progress()))
+    _publish(report, plot, as_json)
+    if not report["passed"]:
+        failed = sum(not row["passed"] for row in report["rows"])
+        complain(f"{failed} of {len(report['rows'])} checks failed", "riverrun bench spec")
+        raise typer.Exit(1)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """The parts of "NAME,NAME,...", each once."""
+    return tuple(dict.fromkeys(name.strip() for name in text.split(","))) if text else ()
+
+
+def _chains(spec: str | None) -> list[tuple[str, ...]]:
+    """The drafters of each measurement; none without --spec."""
+    if spec is None:
+        return []
+    chains = [tuple(kind.strip() for kind in chain.split("+")) for chain in spec.split(",")]
+    if any("" in chain for chain in chains):
+        raise typer.BadParameter(f"a name is missing in {spec!r}", param_hint="--spec")
+    if any("none" in chain for chain in chains):
+        raise typer.BadParameter("none is measured always; name drafters", param_hint="--spec")
+    return list(dict.fromkeys(chains))
+
+
+def _rates(text: str | None) -> tuple[float, ...] | None:
+    """The chances of --synthetic-acceptance."""
+    if text is None:
+        return None
+    try:
+        rates = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        rates = ()
+    if not rates or not all(0.0 <= rate <= 1.0 for rate in rates):
+        raise typer.BadParameter(
+            f"expected numbers from 0 to 1 separated by commas, got {text!r}",
+            param_hint="--synthetic-acceptance",
+        )
+    return rates
+
+
+def _speculations(
+    chains: Sequence[tuple[str, ...]], asked: Asked, device: str, threads: int | None
+) -> list[Speculation]:
+    """A speculation for each chain; a draft model that one of them needs is loaded once."""
+    first = next((chain for chain in chains if "draft" in chain), chains[0])
+    opened = replace(asked, spec=",".join(first)).open(device, threads)
+    assert opened is not None
+    return [replace(opened, kinds=chain) for chain in chains]
+
+
+def _progress() -> Progress:
+    watched = sys.stderr is not None and sys.stderr.isatty()
+    return lambda prompt, runner: note(f"{prompt}: {runner}") if watched else None
+
+
+def _publish(report: Report, plot: Path | None, as_json: bool) -> None:
+    from rich.console import Console
+
+    from ..bench.spec_plot import page
+    from ..bench.spec_report import WIDTH, print_spec_report
+
+    if plot:
+        plot.write_text(page(report), encoding="utf-8")
+    if as_json:
+        print(json.dumps(report))
+        return
+    console = Console()
+    console.width = max(console.width, WIDTH)
+    print_spec_report(report, console)
