@@ -14,7 +14,6 @@ from ..engine import Model, Session
 from ..engine.fold_cost import fold_seconds
 from ..graph.errors import ModelError, RequestError
 from ..speculative import Entry, Speculation, Speculator, Statistics
-from ..speculative.adaptive import Length, Times
 from ..speculative.speculator import Verified, check_session
 from .spec_synthetic import Coins, SyntheticSpeculation, token_range
 
@@ -83,8 +82,7 @@ class TimedSpeculator(Speculator):
         if not keep:
             for drafter in self.drafters:
                 drafter.forget()
-            self._times = Times()
-            self._lengths = {d.name: Length(self.asked.most(type(d))) for d in self.drafters}
+            self._adapt_anew()
 
     def round(self, entries: Sequence[Entry]) -> list[Verified]:
         """A round, whose start ends the one before."""

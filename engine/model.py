@@ -11,7 +11,7 @@ from typing import Any
 
 from ..backends import Plan, open_backend
 from ..models import ModelFile, load_file
-from ..models.step import Capacity, StepShape
+from ..models.step import DRAFT_HEAD, Capacity, StepShape
 from ..models.tokenizer import Tokenizer
 from .constraints import Constraint, compile_constraint
 from .constraints.kinds import Source
@@ -62,9 +62,13 @@ class Model:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Tells this model's weights from others': a hash of names, types, shapes and samples."""
-        digest = hashlib.sha256(self.source.arch.name.encode())
+        """Tells this model from others: a hash of its hyperparameters and of its tensors' names,
+        types, shapes and samples."""
+        arch = self.source.arch
+        digest = hashlib.sha256(f"{arch.name} {arch.hp}".encode())
         for name, tensor in self.source.weights.items():
+            if name == DRAFT_HEAD:
+                continue
             digest.update(f"{name} {tensor.spec}".encode())
             digest.update(tensor.raw[:SAMPLE].tobytes() + tensor.raw[-SAMPLE:].tobytes())
         return digest.hexdigest()

@@ -77,6 +77,7 @@ class Session:
 
     def length(self, seq: int = 0) -> int:
         """Tokens that a sequence holds; drafts that are not committed do not count."""
+        self._check_seq(seq)
         return self.memory.length(seq)
 
     @property
@@ -95,10 +96,12 @@ class Session:
 
     def tokens(self, seq: int = 0) -> list[int]:
         """The tokens that a sequence holds."""
+        self._check_seq(seq)
         return self._tokens[seq][: self.memory.length(seq)]
 
     def clear(self, seq: int = 0) -> None:
         """Forget a sequence, pending tokens included."""
+        self._check_seq(seq)
         with self._exclusive:
             self._drop_pending(seq)
             self._remove(seq, 0)
@@ -141,23 +144,27 @@ class Session:
 
     def can_commit(self, seq: int, n: int) -> bool:
         """Whether the first n pending tokens of a sequence can stay and the others go."""
+        self._check_seq(seq)
         return self.memory.can_commit(seq, n)
 
     def commit(self, seq: int, n: int) -> None:
         """Keep the first n pending tokens, forget the others.
 
         Raises RequestError, and changes nothing, if the memory cannot forget so many."""
+        self._check_seq(seq)
         with self._exclusive:
             self.memory.commit(seq, n)
             del self._tokens[seq][self.memory.length(seq) :]
 
     def can_remove(self, seq: int, start: int) -> bool:
         """Whether the tokens from position start on can be forgotten."""
+        self._check_seq(seq)
         return self.memory.can_remove(seq, start)
 
     def remove(self, seq: int, start: int) -> None:
         """Forget the tokens from position start on. Raises RequestError, and changes nothing, if
         the memory cannot."""
+        self._check_seq(seq)
         with self._exclusive:
             self._remove(seq, start)
 
@@ -165,12 +172,14 @@ class Session:
         """Complete what rollback has put off, so that the state holds all committed tokens.
 
         Raises RequestError while tokens are pending."""
+        self._check_seq(seq)
         with self._exclusive:
             self._settle(seq)
 
     def copy(self, src: int, dst: int) -> None:
         """Let the empty sequence dst go on from what src holds; attention pages are shared until
         one of them writes. Raises RequestError when dst is not empty or tokens are pending."""
+        self._check_seq(src, dst)
         with self._exclusive:
             self._settle(src)
             self.memory.copy(src, dst)
@@ -178,6 +187,7 @@ class Session:
 
     def save(self, seq: int = 0) -> bytes:
         """Everything that a sequence holds, for `restore`."""
+        self._check_seq(seq)
         with self._exclusive:
             self._settle(seq)
             return self._held.save(self.model.fingerprint, seq, self._tokens[seq])
@@ -187,6 +197,7 @@ class Session:
 
         Raises RequestError, and changes nothing, for data that are damaged or of another model or
         when the sequence is not empty."""
+        self._check_seq(seq)
         with self._exclusive:
             self._tokens[seq] = self._held.restore(self.model.fingerprint, seq, data)
 
@@ -195,6 +206,7 @@ class Session:
         of the prompt, one token at least, is left to evaluate; returns the number kept.
 
         A recurrent state goes back to the nearest one that was kept on the way."""
+        self._check_seq(seq)
         with self._exclusive:
             self._drop_pending(seq)
             old, common = self._tokens[seq], 0
@@ -253,6 +265,8 @@ class Session:
                     self._step(n, items, n, hidden, "step")
             for n in _buckets(1, again + most) if again else ():
                 self._step(n, 1, 0, False, "step")
+            if self.capacity.log:
+                self._fold_step()
 
     def decode(self, token: int, seq: int = 0) -> np.ndarray:
         """Evaluate one token; its logits f32 [n_vocab], valid until the next pass."""
@@ -372,12 +386,15 @@ class Session:
     def _check(self, items: Items, sure: Sequence[int], want: str) -> int:
         if want not in ("last", "all", "none"):
             raise RequestError(f"want should be 'last', 'all' or 'none', got {want!r}")
+        if len(sure) != len(items):
+            raise RequestError(
+                f"sure should have {len(items)} numbers, one an item, got {len(sure)}"
+            )
         n_vocab, seen, total = self.model.n_vocab, set(), 0
         for (seq, tokens), n_sure in zip(items, sure, strict=True):
-            if not 0 <= seq < self.n_seqs or seq in seen:
-                raise RequestError(
-                    f"sequences should be distinct and from 0 to {self.n_seqs - 1}, got {seq}"
-                )
+            self._check_seq(seq)
+            if seq in seen:
+                raise RequestError(f"the sequences of a pass should be distinct, got {seq} twice")
             seen.add(seq)
             if not len(tokens):
                 raise RequestError(f"sequence {seq} has no tokens to evaluate")
@@ -395,6 +412,11 @@ class Session:
         if not 1 <= total <= MAX_TOKENS:
             raise RequestError(f"a pass takes 1 to {MAX_TOKENS} tokens, got {total}")
         return total
+
+    def _check_seq(self, *seqs: int) -> None:
+        for seq in seqs:
+            if not 0 <= seq < self.n_seqs:
+                raise RequestError(f"sequences are from 0 to {self.n_seqs - 1}, got {seq}")
 
     def _step(self, total: int, n_items: int, wanted: int, hidden: bool, kind: str) -> BoundStep:
         """The step for these sizes, compiled and bound when first asked for."""

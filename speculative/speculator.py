@@ -15,12 +15,13 @@ from ..engine.buckets import MAX_TOKENS
 from ..engine.chooser import Chooser
 from ..engine.session import Session
 from ..graph.errors import RequestError
-from .adaptive import Length, Times
+from .adaptive import Budget, Length, Times
 from .drafter import Ask, Draft, Drafter, Draw, Setup
 from .options import Speculation
 from .statistics import Statistics
 
 NO_DRAFT = Draft([])
+Pick = tuple[Drafter | None, Draft, float]  # the float: seconds that drafting took
 
 
 @dataclass
@@ -37,7 +38,8 @@ class Entry:
 @dataclass(frozen=True)
 class Verified:
     """An entry after the target's pass. position: of the first token to choose; logits: f32
-    [len(draft) + 1, n_vocab], valid until the next pass."""
+    [len(draft) + 1, n_vocab], valid until the next pass; draft_s, pass_s: its share of the time of
+    drafting and of the pass, which n sequences were in."""
 
     entry: Entry
     drafter: Drafter | None
@@ -46,6 +48,8 @@ class Verified:
     logits: np.ndarray
     hidden: np.ndarray | None
     draft_s: float
+    pass_s: float
+    n: int
 
 
 class Speculator:
@@ -70,11 +74,19 @@ class Speculator:
         self.drafters = [cls.open(setup) for cls in asked.drafters]
         self.hidden = any(d.wants_hidden for d in self.drafters)
         self.statistics = Statistics()
-        self._lengths = {d.name: Length(asked.most(type(d))) for d in self.drafters}
-        self._times = Times()
+        self._adapt_anew()
         self._known: list[list[int]] = [[] for _ in range(session.n_seqs)]
         self._host_bytes = session.host_bytes
         session.prepare_drafts(min(asked.longest, self._window()), self.hidden)
+
+    def _adapt_anew(self) -> None:
+        """Forget what lengths of drafts paid."""
+        asked = self.asked
+        self._times, self._budget = Times(), Budget()
+        self._lengths = {
+            d.name: Length(self._times, self._budget, asked.most(type(d)), asked.draft_min)
+            for d in self.drafters
+        }
 
     def _window(self) -> int:
         """The most drafts that the session's memory can forget."""
@@ -87,6 +99,7 @@ class Speculator:
         [n_vocab] of its last token. Drafters see it too."""
         for drafter in self.drafters:
             drafter.begin(seq, tokens, kept)
+            self._lengths[drafter.name].begin()
         known = self._known[seq] = list(tokens[:kept])
         logits = np.empty(0, np.float32)
         for part, found in self.session.chunks(tokens[kept:], seq, self.hidden):
@@ -101,32 +114,34 @@ class Speculator:
 
         Each result is then judged and handed to `finish`."""
         began = time.perf_counter()
+        self._budget.earn()
+        again = any(self.session.memory.rerun(e.seq) for e in entries)
         with self._newest(entries):
             picked = self._propose(entries)
         drafted, copied = time.perf_counter(), self.session.copy_s
         found = self.session.verify(
-            [(e.seq, [e.token, *d.tokens]) for e, (_, d) in zip(entries, picked, strict=True)],
+            [(e.seq, [e.token, *d.tokens]) for e, (_, d, _) in zip(entries, picked, strict=True)],
             sure=[1] * len(entries),
             hidden=self.hidden,
         )
         ended = time.perf_counter()
-        total = len(found.logits)
-        self._times.note(total, ended - drafted)
+        pass_s, n = ended - drafted, len(entries)
+        self._note_pass(len(found.logits), n, again, pass_s)
         stats = self.statistics
         stats.rounds += 1
         stats.draft_s += drafted - began
         copied = self.session.copy_s - copied
-        stats.verify_s += ended - drafted - copied
+        stats.verify_s += pass_s - copied
         stats.rollback_s += copied
         results, at = [], 0
-        for entry, (drafter, draft) in zip(entries, picked, strict=True):
+        for entry, (drafter, draft, draft_s) in zip(entries, picked, strict=True):
             rows = slice(at, at + 1 + len(draft.tokens))
             at = rows.stop
             hidden = found.hidden[rows] if found.hidden is not None else None
             position = self.session.length(entry.seq) + 1
-            seconds = (drafted - began) / len(entries)
+            logits, share = found.logits[rows], pass_s / n
             results.append(
-                Verified(entry, drafter, draft, position, found.logits[rows], hidden, seconds)
+                Verified(entry, drafter, draft, position, logits, hidden, draft_s, share, n)
             )
         return results
 
@@ -137,10 +152,11 @@ class Speculator:
         seq, draft = judged.entry.seq, judged.draft.tokens
         n = max(1, len(tokens))
         accepted = sum(a == b for a, b in zip(tokens, draft, strict=False))
-        self._count(judged, len(tokens) if ended else len(draft), accepted)
         began = time.perf_counter()
         self.session.commit(seq, n)
-        self.statistics.rollback_s += time.perf_counter() - began
+        rollback_s = time.perf_counter() - began
+        self._count(judged, len(tokens) if ended else len(draft), accepted, rollback_s)
+        self.statistics.rollback_s += rollback_s
         self.statistics.rollback_bytes = self.session.host_bytes - self._host_bytes
         stay = [judged.entry.token, *draft][:n]
         self._known[seq] += stay
@@ -162,12 +178,22 @@ class Speculator:
         for drafter in self.drafters:
             drafter.clear(seq)
 
-    def _count(self, judged: Verified, drafted: int, accepted: int) -> None:
+    def _note_pass(self, total: int, n: int, again: bool, seconds: float) -> None:
+        """A pass of n sequences with so many new tokens took so long."""
+        if total > n or not again:
+            self._times.note(total, seconds)
+        elif self._times.seen(n):
+            # Tokens ran again in a pass without drafts: earlier drafts are to blame.
+            self._budget.spend(seconds / self._times.of(n) - 1)
+
+    def _count(self, judged: Verified, drafted: int, accepted: int, rollback_s: float) -> None:
         if judged.drafter is None:
             return
         drafted = min(drafted, len(judged.draft.tokens))
         self.statistics.count(drafted, accepted)
-        self._lengths[judged.drafter.name].note(drafted, accepted, judged.draft_s)
+        beside = judged.draft_s + rollback_s
+        length = self._lengths[judged.drafter.name]
+        length.note(drafted, accepted, beside, judged.pass_s, judged.n)
 
     @contextmanager
     def _newest(self, entries: Sequence[Entry]) -> Iterator[None]:
@@ -180,28 +206,31 @@ class Speculator:
             for entry in entries:
                 self._known[entry.seq].pop()
 
-    def _propose(self, entries: Sequence[Entry]) -> list[tuple[Drafter | None, Draft]]:
+    def _propose(self, entries: Sequence[Entry]) -> list[Pick]:
         """The first drafter with an idea wins, for each entry by itself."""
-        picked: list[tuple[Drafter | None, Draft]] = [(None, NO_DRAFT)] * len(entries)
+        picked: list[Pick] = [(None, NO_DRAFT, 0.0)] * len(entries)
         room = [self._room(entry, len(entries)) for entry in entries]
         asked = False
         for drafter in self.drafters:
-            limit = self._limit(drafter)
-            open_ = [i for i, (_, d) in enumerate(picked) if not d.tokens]
+            limit = self._limit(drafter, len(entries))
+            open_ = [i for i, (_, d, _) in enumerate(picked) if not d.tokens]
             asks = {i: self._ask(entries[i], min(limit, room[i])) for i in open_}
             asks = {i: ask for i, ask in asks.items() if ask.limit > 0}
             if not asks:
                 continue
             asked = True
-            for (i, ask), draft in zip(
-                asks.items(), drafter.draft(list(asks.values())), strict=True
-            ):
+            began = time.perf_counter()
+            drafts = drafter.draft(list(asks.values()))
+            seconds = (time.perf_counter() - began) / len(asks)
+            for (i, ask), draft in zip(asks.items(), drafts, strict=True):
                 tokens = entries[i].chooser.likely_legal(draft.tokens[: ask.limit])
                 if tokens:
-                    picked[i] = (drafter, _cut(draft, tokens))
+                    picked[i] = (drafter, _cut(draft, tokens), seconds)
+                else:
+                    self._lengths[drafter.name].waste(seconds, len(entries))
         if not asked:
             self.statistics.skipped += 1
-        elif not any(d.tokens for _, d in picked):
+        elif not any(d.tokens for _, d, _ in picked):
             self.statistics.empty += 1
         return picked
 
@@ -220,13 +249,13 @@ class Speculator:
         share = MAX_TOKENS // n_entries - 1 - again
         return max(0, min(free - 2, left - 1, share, self._window()))
 
-    def _limit(self, drafter: Drafter) -> int:
+    def _limit(self, drafter: Drafter, n: int) -> int:
         """How many drafts to ask a drafter for."""
         most = self.asked.most(type(drafter))
         # With a seed, drawn drafts have to repeat, and times of passes do not.
         if not self.asked.adaptive or self.asked.acceptance == "rejection":
             return most
-        return self._lengths[drafter.name].choose(self._times)
+        return self._lengths[drafter.name].choose(n)
 
 
 def _cut(draft: Draft, tokens: list[int]) -> Draft:

@@ -195,12 +195,23 @@ def test_a_node_that_is_wrong_in_a_row(
     assert found["plain"]["logit_plain"] != found["plain"]["logit_drafted"]
 
 
+def choose_wrongly(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    """Let the drafted run choose another token at a position."""
+
+    def wrong(chooser: Chooser, logits: np.ndarray, draft: Draft, position: int) -> Iterator[int]:
+        for i, token in enumerate(match(chooser, logits, draft, position)):
+            yield token + (position + i == at)
+
+    monkeypatch.setitem(RULES, "match", wrong)
+
+
 def test_a_wrong_row_that_shows_later(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The round is that of the first pass, the node the wrong one, not the ones behind it."""
-    perturb(monkeypatch, "blk.2.conv_act", 0, 0.01)
-    found = difference(capsys, *SNAPSHOTS, *SAMPLED, "--seed", 1)
+    perturb(monkeypatch, "blk.2.conv_act", 0, 1e-5)
+    choose_wrongly(monkeypatch, 24)
+    found = difference(capsys, *SNAPSHOTS)
     assert found["cause"] == "state" and found["state"]["round"] == 1
     assert found["state"]["tensor"] == "ssm_state.2"
     assert (found["node"]["name"], found["node"]["row"]) == ("blk.2.conv_act", 0)
@@ -249,11 +260,7 @@ def test_a_prompt_that_is_evaluated_wrongly(
 def test_a_choice_that_is_wrong(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def wrong(chooser: Chooser, logits: np.ndarray, draft: Draft, position: int) -> Iterator[int]:
-        for i, token in enumerate(match(chooser, logits, draft, position)):
-            yield token + (position + i == 20)
-
-    monkeypatch.setitem(RULES, "match", wrong)
+    choose_wrongly(monkeypatch, 20)
     found = difference(capsys)
     assert (found["cause"], found["position"]) == ("choice", 20)
     assert found["state"] is found["node"] is None
