@@ -22,6 +22,10 @@ class Decoding(ABC):
     def __init__(self, session: Session, seq: int = 0) -> None:
         self.session, self.seq = session, seq
 
+    def prepare(self, n_tokens: int) -> None:
+        """Compile what a prompt of so many more tokens will run."""
+        self.session.prepare(n_tokens, self.seq)
+
     @abstractmethod
     def prompt(self, tokens: Sequence[int], kept: int) -> np.ndarray:
         """Evaluate what of a prompt follows its first `kept` tokens, which the session holds;

@@ -255,6 +255,12 @@ class Session:
             for n in set(self._cuts(self.length(seq), n_tokens)):
                 self._step(n, 1, 1, hidden, _chunk_kind(n))
 
+    def prepare_steps(self, most: int, hidden: bool = False) -> None:
+        """Compile what passes of up to `most` tokens of one sequence will run."""
+        with self._exclusive:
+            for n in _buckets(1, most):
+                self._step(n, 1, 1, hidden, "step")
+
     def prepare_drafts(self, most: int, hidden: bool = False) -> None:
         """Compile what verifying up to `most` drafts of some or all sequences will run."""
         recurrent = self._held.recurrent

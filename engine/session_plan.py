@@ -120,6 +120,8 @@ def plan_session(model: Model, options: SessionOptions) -> SessionPlan:
         except Unsupported as error:
             refused = error
             continue
+        if not any(name.startswith(RECURRENT) for name in states):
+            sized, strategy = capacity, RecurrentMemory
         plan = SessionPlan(
             options, n_ctx, sized, strategy, states, windows, _bytes(states, options, strategy)
         )

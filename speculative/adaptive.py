@@ -17,11 +17,14 @@ FADING = 0.98  # and from round to round, so that old failures do not count for 
 GAIN = 1.03  # drafting has to be better than plain decoding by this much
 GUESSED_SLOPE = 0.06  # of a one-token pass: what another token is taken to add until it is timed
 GUESSED_DRAFT = 0.1  # of a one-token pass: what drafting a token is taken to cost
+ONCE = 1.5  # times what other sizes suggest: more is not believed of a single time
 HOPE = 0.8  # of the slope seen so far, by which sizes beyond are judged: tried rather than not
 NEWEST = 0.1  # share of the newest time in an average, once there are enough
-START, SHARE, MOST = 5.0, 0.02, 10.0  # the budget: at first, more a round, at most; in passes
+START, SHARE, MOST = 4.0, 0.02, 10.0  # the budget: at first, more a round, at most; in passes
 NOISE = 0.1  # relative; the time of a plain pass is trusted as far as this over sqrt(times seen)
 LONGEST_UNSEEN, PER_SEEN = 64, 4  # rounds until plain decoding is timed again, fewer at first
+STALL = 3  # times longer than expected: what is beyond was not for the drafts
+LONGEST_PAUSE = 128  # rounds without drafts where costs alone speak against them
 RECENT = 2  # rounds without drafts after which a model drafter has little to catch up on
 
 
@@ -43,10 +46,9 @@ class Times:
         self._unseen[tokens] = 0
         n = self._count[tokens] = self._count.get(tokens, 0) + 1
         old = self._mean.setdefault(tokens, seconds)
-        # The first pass of a size may have had to fetch its memory.
-        share = max(1 / (n - 0.5), NEWEST) if n > 1 else 1.0
+        share = max(1 / n, NEWEST)
         if seconds > 2 * old:
-            share = min(share, NEWEST / 2)
+            share = NEWEST / 2
         elif seconds < old / 2:
             share = 1.0
         self._mean[tokens] = old + share * (seconds - old)
@@ -63,9 +65,17 @@ class Times:
 
     def of(self, tokens: int) -> float:
         """What a pass of so many tokens takes, 0.0 if none was ever seen."""
+        once = self._mean.get(tokens)
+        if once is None:
+            return self._line(tokens)
+        if self._count[tokens] > 1 or len(self._mean) == 1:
+            return once
+        # A single time may be an outlier, and would never be corrected if it kept drafts away.
+        return min(once, ONCE * self._line(tokens))
+
+    def _line(self, tokens: int) -> float:
+        """As judged by other sizes."""
         mean = self._mean
-        if tokens in mean or not mean:
-            return mean.get(tokens, 0.0)
         below = [n for n in mean if n < tokens]
         above = [n for n in mean if n > tokens]
         if below and above:
@@ -75,6 +85,8 @@ class Times:
             a, b = min(below), max(below)
             slope = max(0.0, (mean[b] - mean[a]) / (b - a))
             return mean[b] + HOPE * slope * (tokens - b)
+        if not below and not above:
+            return 0.0
         near = max(below) if below else min(above)
         return mean[near] * _guess(tokens) / _guess(near)
 
@@ -130,14 +142,17 @@ class Length:
         if best:
             affordable = (k for k in self._lengths(n) if k <= best and self._fits(k, n))
             return max(affordable, default=0)
-        probe = self._lengths(n)[0] if self.least > 1 else 1
-        return probe if self._fits(probe, n) and self._could_pay(n) else 0
+        probe = self._lengths(n)[0]
+        # What is known of the costs may be wrong, too.
+        worth = self._could_pay(n) or self._idle >= LONGEST_PAUSE
+        return probe if worth and self._fits(probe, n) else 0
 
     def note(self, drafted: int, accepted: int, seconds: float, pass_s: float, n: int = 1) -> None:
         """A sequence's draft of so many tokens, of which so many stayed, took so long, beside its
         share of the pass that judged it; n as for `choose`."""
         recent, new_text = self._idle <= RECENT, self._new_text
         self._idle, self._new_text = 0, False
+        expected = drafted * self._each()
         if drafted and not new_text:
             self._note_time(seconds / drafted, recent)
         for i in range(min(drafted, accepted + 1)):
@@ -145,21 +160,28 @@ class Length:
             self._stayed[i] = MEMORY * self._stayed[i] + (i < accepted)
         seen = self._times.seen(n)
         if seen:
-            plain = self._times.of(n) / n * (1 - NOISE / seen**0.5)
-            took = pass_s + (0.0 if new_text else seconds)
+            plain = self._times.of(n) / n * (1 - NOISE / min(seen, 1 / NEWEST) ** 0.5)
+            took = min(pass_s, STALL * self._times.of(n * (1 + drafted)) / n)
+            if not new_text:
+                took += min(seconds, STALL * expected)
             self._budget.spend((took / plain - 1 - accepted) / n)
 
     def _note_time(self, each: float, recent: bool) -> None:
         # Catching up makes drafts look slow; but that is better than not knowing.
         if recent or self._drafts == 0 or each < self._draft_s:
             self._drafts += 1
-            share = 1.0 if 2 * each < self._draft_s else max(1 / self._drafts, NEWEST)
+            share = max(1 / self._drafts, NEWEST)
+            if 2 * each < self._draft_s:
+                share = 1.0
+            elif each > 2 * self._draft_s and self._drafts > 1:
+                share = NEWEST / 2
             self._draft_s += share * (each - self._draft_s)
 
     def waste(self, seconds: float, n: int = 1) -> None:
         """Looking for a sequence's draft took so long, and none was found."""
-        plain = self._times.of(n)
-        if plain and not self._new_text:
+        plain, new_text = self._times.of(n), self._new_text
+        self._idle, self._new_text = 0, False
+        if plain and not new_text:
             self._budget.spend(seconds / plain)
 
     def _best(self, n: int) -> int:
@@ -180,8 +202,11 @@ class Length:
 
     def _cost(self, k: int, n: int) -> float:
         """Seconds of a round of n sequences with k drafts each."""
-        each = self._draft_s if self._drafts else GUESSED_DRAFT * self._times.of(1)
-        return self._times.of(n * (1 + k)) + n * k * each
+        return self._times.of(n * (1 + k)) + n * k * self._each()
+
+    def _each(self) -> float:
+        """Seconds of a drafted token, as far as is known."""
+        return self._draft_s if self._drafts else GUESSED_DRAFT * self._times.of(1)
 
     def _fits(self, k: int, n: int) -> bool:
         """Whether the budget has what a round with k drafts loses when none stays."""

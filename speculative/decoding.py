@@ -22,6 +22,10 @@ class SpeculativeDecoding(Decoding):
         super().__init__(speculator.session, seq)
         self.speculator = speculator
 
+    def prepare(self, n_tokens: int) -> None:
+        """The passes of a prompt that drafters watch."""
+        self.session.prepare(n_tokens, self.seq, self.speculator.hidden)
+
     def prompt(self, tokens: Sequence[int], kept: int) -> np.ndarray:
         """The target's prefill, which the drafters watch."""
         session = self.session

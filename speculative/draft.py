@@ -38,6 +38,7 @@ class DraftModel(ChainDrafter):
         n_vocab = target.model.tokenizer.n_vocab or target.model.n_vocab
         super().__init__(n_vocab, draft_min, p_min)
         self.session = model.session(target.n_ctx, target.n_seqs, n_rs_seq=draft_max)
+        self.session.prepare_steps(draft_max + 2)
         self._newest: list[int | None] = [None] * target.n_seqs  # evaluated but not observed
         self._pending: list[list[int]] = [[] for _ in range(target.n_seqs)]
 

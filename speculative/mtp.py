@@ -86,6 +86,8 @@ class Mtp(ChainDrafter):
             program="mtp",
             draft_head=draft_head,
         )
+        # The first pass of a draft takes along what a round at most commits.
+        self.session.prepare_steps(target.plan.options.n_rs_seq + 2, hidden=True)
         self._width = model.source.arch.hp.n_embd
         self._backlog = [Backlog(self._width) for _ in range(target.n_seqs)]
         self._last: np.ndarray = np.empty((0, self._width), np.float32)

@@ -161,10 +161,14 @@ class Speculator:
         stay = [judged.entry.token, *draft][:n]
         self._known[seq] += stay
         hidden = judged.hidden[:n] if judged.hidden is not None else None
+        began = time.perf_counter()
         for drafter in self.drafters:
             drafter.observe(seq, stay, hidden, self._known[seq])
             if drafter is judged.drafter:
                 drafter.accept(seq, len(draft), accepted)
+        plain = self._times.of(judged.n)
+        if plain:
+            self._budget.spend((time.perf_counter() - began) / plain)
 
     def close(self) -> None:
         """Let drafters write what they keep."""

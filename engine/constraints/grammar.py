@@ -56,6 +56,7 @@ class GrammarConstraint:
         """See `Constraint.accept`."""
         row = self._row(token)
         if row is None:
+            self._check_against_mask(token)
             raise RequestError(
                 f"token {token} does not fit the constraint after {len(self._rows)} tokens; "
                 "choose from masked logits"
@@ -79,7 +80,6 @@ class GrammarConstraint:
 
     def validate(self, tokens: Sequence[int]) -> int:
         """See `Constraint.validate`."""
-        before = self._bounds, self._goes_on
         n = 0
         try:
             for token in tokens:
@@ -92,7 +92,6 @@ class GrammarConstraint:
             # A limit of the library: what lies beyond is not legal to a mask either.
             pass
         self.rollback(n)
-        self._bounds, self._goes_on = before
         return n
 
     def clone(self) -> GrammarConstraint:
@@ -118,8 +117,6 @@ class GrammarConstraint:
             for row in (token, vocabulary.second_rows.get(token)):
                 if row is not None and self._matcher.validate_tokens([row]) == 1:
                     return row
-            if self._matcher.is_error():
-                self._follow_again()
         return _END if token in vocabulary.ends and self._may_end else None
 
     @property
@@ -132,14 +129,27 @@ class GrammarConstraint:
 
     def _push(self, row: int) -> None:
         if row != _END and not self._matcher.consume_token(row):
-            message = self._matcher.get_error()
-            self._follow_again()
-            raise _too_hard(message)
+            raise self._failure()
         self._rows.append(row)
         self._bounds = None
 
+    def _check_against_mask(self, token: int) -> None:
+        """Raises RequestError for a token that the mask of this state has: the library's limits
+        are of work done for all clones together, and may have been reached since."""
+        bounds = self._bounds
+        if bounds is not None and 0 <= token < bounds.size and bounds[token] > 0:
+            raise RequestError("the constraint takes too much work at this point")
+
+    def _failure(self) -> RequestError:
+        """What went wrong in the matcher, which is put right again."""
+        message = self._matcher.get_error()
+        self._follow_again()
+        if message.startswith("NoExtension"):
+            return _dead_end()
+        return RequestError(f"the constraint takes too much work at this point: {shorten(message)}")
+
     def _follow_again(self) -> None:
-        """Puts the matcher right after an error, from which it does not recover itself."""
+        """A matcher in the present state: one in which a call has failed never recovers."""
         self._matcher = self._initial.deep_copy()
         self._matcher.consume_tokens([row for row in self._rows if row != _END])
 
@@ -153,18 +163,12 @@ class GrammarConstraint:
         else:
             self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
         if self._matcher.is_error():
-            message = self._matcher.get_error()
-            self._follow_again()
-            raise _dead_end() if message.startswith("NoExtension") else _too_hard(message)
+            raise self._failure()
         if not may_end and not self._vocabulary.any_legal(words):
             raise _dead_end()
         self._goes_on = self._vocabulary.goes_on(words)
         self._bounds = self._vocabulary.bounds(words, may_end)
         return self._bounds
-
-
-def _too_hard(message: str) -> RequestError:
-    return RequestError(f"the constraint takes too much work at this point: {shorten(message)}")
 
 
 def _dead_end() -> RequestError:

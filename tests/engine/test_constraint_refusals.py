@@ -141,10 +141,32 @@ def test_too_much_work_at_one_step_is_refused_and_taken_back() -> None:
     assert legal(constraint, tokenizer) == [b, c]
     with pytest.raises(RequestError, match=r"takes too much work at this point: .*2501 items"):
         constraint.accept(b)
-    assert constraint.validate([b, c]) == 0
+    assert constraint.validate([c]) == 1 and constraint.validate([b, c]) == 0
     assert legal(constraint, tokenizer) == [b, c]
     constraint.rollback(1)
     assert constraint.validate([a, c]) == 2
+
+
+def test_a_check_that_takes_too_much_work_is_no_illegal_token() -> None:
+    tokenizer = tokenizer_of("bpe")
+    double = chain(lambda i: f"R{i}: R{i + 1} | R{i + 1} R{i + 1}", 'R{}: "a"')(200)
+    constraint = compile_constraint(tokenizer, "grammar", "start: R0\n" + double)
+    (a,) = tokens_of(tokenizer, "a")
+    before = constraint.clone()
+    assert constraint.validate([a] * 50) < 50
+    assert legal(before, tokenizer) == [a]
+    with pytest.raises(RequestError, match="takes too much work at this point"):
+        before.accept(a)
+    with pytest.raises(RequestError, match="does not fit"):
+        before.accept(a + 1)
+    assert before.validate([a]) == 0
+
+
+def test_ids_that_only_the_library_has_are_never_legal() -> None:
+    tokenizer = tokenizer_of("bpe")
+    for beyond in range(tokenizer.n_vocab + 2, tokenizer.n_vocab + 5):
+        with pytest.raises(RequestError, match=r"grammar: .*(allows no token|too large)"):
+            compile_constraint(tokenizer, "grammar", f"start: <[{beyond}]>")
 
 
 def test_a_dead_end_is_told() -> None:

@@ -24,7 +24,7 @@ from riverrun.engine.constraints import Constraint, compile_constraint
 from riverrun.engine.constraints.vocabulary import vocabulary_of
 from riverrun.graph.errors import BackendError, RequestError
 from riverrun.models.tokenizer import Tokenizer, load_tokenizer
-from tokenizer_samples import bpe_metadata
+from tokenizer_samples import NORMAL, bpe_metadata
 
 PERSON = {
     "type": "object",
@@ -370,6 +370,25 @@ def test_special_tokens_are_no_text_unless_user_defined() -> None:
     assert legal(ending, tokenizer) == [end] and not ending.allows(other)
     ending.accept(end)
     assert ending.finished and legal(ending, tokenizer) == [end, other]
+
+
+def test_bytes_outside_utf8_do_not_pass_for_a_special_token() -> None:
+    # The letter stands for byte 255, by which the library marks special tokens.
+    specials = (*ENDS, ("ÿ<tool>", NORMAL))
+    tokenizer = load_tokenizer(bpe_metadata(specials=specials, eos_token_id=262), "byte 255")
+    assert tokenizer.token_bytes(264) == b"\xff<tool>"
+    with pytest.raises(RequestError, match="unknown special token"):
+        compile_constraint(tokenizer, "grammar", "start: <tool>")
+
+
+def test_gbnf_escapes_and_any_character() -> None:
+    tokenizer = tokenizer_of("bpe")
+    source = r'root ::= "\u00e9\U0001F600\x41" [\u4e00-\u4e2d\]] "/./" . # any'
+    constraint = compile_constraint(tokenizer, "grammar", source)
+    for good in ("é😀A中/./\n", "é😀A]/./x"):
+        assert constraint.validate(tokens_of(tokenizer, good)) == len(good.encode())
+    for bad, at in (("é😀A文", 7), ("é😀A丰", 9), ("é😀A中/x", 11), ("e", 0)):
+        assert constraint.validate(tokens_of(tokenizer, bad)) == at
 
 
 def test_tokens_that_must_not_be_sampled_are_illegal() -> None:

@@ -42,6 +42,17 @@ SUMS = (
 )
 
 
+@pytest.fixture(autouse=True)
+def one_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The demo is loaded once, so that its plans are compiled once."""
+    load, loaded = riverrun.load, demo(DEVICE)
+
+    def cached(path: Path, *arguments: Any, **options: Any) -> riverrun.Model:
+        return loaded if path == DEMO else load(path, *arguments, **options)
+
+    monkeypatch.setattr(riverrun, "load", cached)
+
+
 def report_of(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> Any:
     outcome = run_cli(capsys, *arguments, "--json")
     assert outcome.code == code, outcome

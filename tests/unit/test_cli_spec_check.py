@@ -186,7 +186,7 @@ def test_a_node_that_is_wrong_in_a_row(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, rollback: str
 ) -> None:
     perturb(monkeypatch, "blk.2.conv_act", 1, 5.0)
-    found = difference(capsys, "--rollback", rollback, n=24)
+    found = difference(capsys, "--rollback", rollback, n=8)
     node = found["node"]
     assert (node["op"], node["name"], node["position"] >= 7) == ("silu", "blk.2.conv_act", True)
     assert node["largest"] == pytest.approx(5.0, rel=1e-3)
