@@ -34,6 +34,11 @@ class Chooser:
             self.constraint.accept(token)
         self.sampler.accept(token)
 
+    @property
+    def finished(self) -> bool:
+        """Whether the constraint leaves nothing but tokens that end the text."""
+        return self.constraint is not None and self.constraint.finished
+
     def likely_legal(self, tokens: list[int]) -> list[int]:
         """The leading tokens that the constraint allows: others would only be rejected."""
         if self.constraint is None:

@@ -157,7 +157,8 @@ class Generation:
     def _take(self, token: int) -> str:
         """Take one token; text that is now certain. Sets the reason when generation ends."""
         self.timings.predicted_n += 1
-        if token in self.model.tokenizer.eog_ids and not self.options.ignore_eos:
+        ends = not self.options.ignore_eos or self._chooser.finished
+        if ends and token in self.model.tokenizer.eog_ids:
             self._reason = "stop"
             return ""
         self.tokens.append(token)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import riverrun as rr
 from constrained import (
     ENDS,
     generate,
@@ -436,3 +437,16 @@ def test_a_vocabulary_is_made_once_and_goes_with_its_tokenizer() -> None:
     gc.collect()
     assert gone() is None
     assert np.isfinite(constraint.mask(np.zeros(264, np.float32))).sum() == 1
+
+
+def test_a_finished_constraint_ends_a_generation_that_ignores_the_end_token() -> None:
+    model = rr.load(rr.DEMO_MODEL)
+    made = model.generate(
+        "x = ",
+        40,
+        temperature=0,
+        ignore_eos=True,
+        constraint=model.constraint("regex", "[0-9]{3}"),
+    )
+    assert made.result.finish_reason == "stop"
+    assert len(made.result.text) == 3
