@@ -19,12 +19,14 @@ GUESSED_SLOPE = 0.06  # of a one-token pass: what another token is taken to add 
 GUESSED_DRAFT = 0.1  # of a one-token pass: what drafting a token is taken to cost
 ONCE = 1.5  # times what other sizes suggest: more is not believed of a single time
 HOPE = 0.8  # of the slope seen so far, by which sizes beyond are judged: tried rather than not
-NEWEST = 0.1  # share of the newest time in an average, once there are enough
+NEWEST = 0.05  # share of the newest time in an average, once there are enough
 START, SHARE, MOST = 4.0, 0.02, 10.0  # the budget: at first, more a round, at most; in passes
-NOISE = 0.1  # relative; the time of a plain pass is trusted as far as this over sqrt(times seen)
-LONGEST_UNSEEN, PER_SEEN = 64, 4  # rounds until plain decoding is timed again, fewer at first
+NOISE = 0.15  # relative; the time of a plain pass is trusted as far as this over sqrt(times seen)
+FEWEST_SEEN = 2  # plain passes timed before the first draft
+LONGEST_UNSEEN, PER_SEEN = 64, 3  # rounds until plain decoding is timed again, fewer at first
+CLEAR = 1.25  # a gain that is beyond doubt
 STALL = 3  # times longer than expected: what is beyond was not for the drafts
-LONGEST_PAUSE = 128  # rounds without drafts where costs alone speak against them
+FIRST_PAUSE, LONGEST_PAUSE = 16, 128  # rounds without drafts where costs alone speak against them
 RECENT = 2  # rounds without drafts after which a model drafter has little to catch up on
 
 
@@ -57,11 +59,9 @@ class Times:
         """How many passes of this size were timed."""
         return self._count.get(tokens, 0)
 
-    def stale(self, tokens: int) -> bool:
-        """Whether a pass of this size should be timed again: it is what others are held against,
-        and changes as the context fills."""
-        seen = self.seen(tokens)
-        return seen < 2 or self._unseen[tokens] >= min(LONGEST_UNSEEN, PER_SEEN * seen)
+    def unseen(self, tokens: int) -> int:
+        """How many passes of other sizes were timed since the last of this one."""
+        return self._unseen.get(tokens, 0)
 
     def of(self, tokens: int) -> float:
         """What a pass of so many tokens takes, 0.0 if none was ever seen."""
@@ -124,6 +124,7 @@ class Length:
         self._draft_s = 0.0  # seconds of a drafted token
         self._drafts = 0
         self._idle = 0  # rounds since the last draft
+        self._pause = FIRST_PAUSE
         self._new_text = True
 
     def begin(self) -> None:
@@ -133,23 +134,37 @@ class Length:
     def choose(self, n: int = 1) -> int:
         """How many drafts to ask for, 0 for none, in a round of n sequences."""
         self._idle += 1
-        for i in range(self.most):
-            self._tried[i] *= FADING
-            self._stayed[i] *= FADING
-        if self._times.stale(n):
-            return 0
-        best = self._best(n)
-        if best:
-            affordable = (k for k in self._lengths(n) if k <= best and self._fits(k, n))
-            return max(affordable, default=0)
-        probe = self._lengths(n)[0]
-        # What is known of the costs may be wrong, too.
-        worth = self._could_pay(n) or self._idle >= LONGEST_PAUSE
-        return probe if worth and self._fits(probe, n) else 0
+        k = 0
+        if self._times.seen(n) >= FEWEST_SEEN:
+            k, gain = self._best(n)
+            k = 0 if self._stale(n, gain) else k or self._probe(n)
+        if k == 0:
+            for i in range(self.most):
+                self._tried[i] *= FADING
+                self._stayed[i] *= FADING
+        return k
 
-    def note(self, drafted: int, accepted: int, seconds: float, pass_s: float, n: int = 1) -> None:
-        """A sequence's draft of so many tokens, of which so many stayed, took so long, beside its
-        share of the pass that judged it; n as for `choose`."""
+    def _stale(self, n: int, gain: float) -> bool:
+        """Whether to time plain decoding again: drafts are held against it, and it changes as the
+        context fills. A clear gain needs that less."""
+        seen = 1 << 30 if gain > CLEAR else self._times.seen(n)
+        return self._times.unseen(n) >= min(LONGEST_UNSEEN, PER_SEEN * seen)
+
+    def _probe(self, n: int) -> int:
+        """A short draft where none seems to pay, if one may be tried."""
+        shortest = self._lengths(n)[0]
+        if self._could_pay(n):
+            self._pause = FIRST_PAUSE
+            return shortest if self._fits(shortest, n) else 0
+        # What is known of the costs may be wrong, too.
+        if self._idle < self._pause or self._budget.left <= 0:
+            return 0
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        return shortest
+
+    def note(self, drafted: int, accepted: int, seconds: float, n: int = 1) -> None:
+        """A sequence's draft of so many tokens, of which so many stayed, took so long, beside the
+        pass that judged it; n as for `choose`."""
         recent, new_text = self._idle <= RECENT, self._new_text
         self._idle, self._new_text = 0, False
         expected = drafted * self._each()
@@ -161,8 +176,11 @@ class Length:
         seen = self._times.seen(n)
         if seen:
             plain = self._times.of(n) / n * (1 - NOISE / min(seen, 1 / NEWEST) ** 0.5)
-            took = min(pass_s, STALL * self._times.of(n * (1 + drafted)) / n)
-            if not new_text:
+            # Averages, since stalls would count here and not for plain decoding.
+            took = self._times.of(n * (1 + drafted)) / n
+            if recent:
+                took += drafted * self._each()
+            elif not new_text:
                 took += min(seconds, STALL * expected)
             self._budget.spend((took / plain - 1 - accepted) / n)
 
@@ -184,8 +202,10 @@ class Length:
         if plain and not new_text:
             self._budget.spend(seconds / plain)
 
-    def _best(self, n: int) -> int:
-        """The number of drafts with the most tokens a second, by what is known now."""
+    def _best(self, n: int) -> tuple[int, float]:
+        """The number of drafts with the most tokens a second, by what is known now, or fewer if
+        the budget does not have so many, and what it gains: times as many as plain decoding. 0
+        drafts where that is better."""
         best, rate = 0, GAIN / self._times.of(n)
         tokens, chance, near, done = 1.0, 1.0, PRIOR, 0
         for k in self._lengths(n):
@@ -198,7 +218,8 @@ class Length:
             now = tokens / self._cost(k, n)
             if now > rate:
                 best, rate = k, now
-        return best
+        fit = max((k for k in self._lengths(n) if k <= best and self._fits(k, n)), default=0)
+        return fit, rate * self._times.of(n)
 
     def _cost(self, k: int, n: int) -> float:
         """Seconds of a round of n sequences with k drafts each."""

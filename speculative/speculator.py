@@ -38,8 +38,8 @@ class Entry:
 @dataclass(frozen=True)
 class Verified:
     """An entry after the target's pass. position: of the first token to choose; logits: f32
-    [len(draft) + 1, n_vocab], valid until the next pass; draft_s, pass_s: its share of the time of
-    drafting and of the pass, which n sequences were in."""
+    [len(draft) + 1, n_vocab], valid until the next pass; draft_s: its share of the time
+    of drafting; n: sequences in the pass."""
 
     entry: Entry
     drafter: Drafter | None
@@ -48,7 +48,6 @@ class Verified:
     logits: np.ndarray
     hidden: np.ndarray | None
     draft_s: float
-    pass_s: float
     n: int
 
 
@@ -77,6 +76,7 @@ class Speculator:
         self._adapt_anew()
         self._known: list[list[int]] = [[] for _ in range(session.n_seqs)]
         self._host_bytes = session.host_bytes
+        self._n_vocab = session.model.tokenizer.n_vocab or session.model.n_vocab
         session.prepare_drafts(min(asked.longest, self._window()), self.hidden)
 
     def _adapt_anew(self) -> None:
@@ -91,7 +91,7 @@ class Speculator:
     def _window(self) -> int:
         """The most drafts that the session's memory can forget."""
         plan = self.session.plan
-        bounded = plan.bytes.recurrent and not plan.strategy.name.startswith("checkpoint")
+        bounded = plan.bytes.recurrent and not plan.strategy.reruns
         return plan.options.n_rs_seq if bounded else MAX_TOKENS - 1
 
     def prompt(self, seq: int, tokens: Sequence[int], kept: int = 0) -> np.ndarray:
@@ -139,10 +139,8 @@ class Speculator:
             at = rows.stop
             hidden = found.hidden[rows] if found.hidden is not None else None
             position = self.session.length(entry.seq) + 1
-            logits, share = found.logits[rows], pass_s / n
-            results.append(
-                Verified(entry, drafter, draft, position, logits, hidden, draft_s, share, n)
-            )
+            logits = found.logits[rows]
+            results.append(Verified(entry, drafter, draft, position, logits, hidden, draft_s, n))
         return results
 
     def finish(self, judged: Verified, tokens: Sequence[int], ended: bool = False) -> None:
@@ -197,7 +195,7 @@ class Speculator:
         self.statistics.count(drafted, accepted)
         beside = judged.draft_s + rollback_s
         length = self._lengths[judged.drafter.name]
-        length.note(drafted, accepted, beside, judged.pass_s, judged.n)
+        length.note(drafted, accepted, beside, judged.n)
 
     @contextmanager
     def _newest(self, entries: Sequence[Entry]) -> Iterator[None]:
@@ -227,7 +225,8 @@ class Speculator:
             drafts = drafter.draft(list(asks.values()))
             seconds = (time.perf_counter() - began) / len(asks)
             for (i, ask), draft in zip(asks.items(), drafts, strict=True):
-                tokens = entries[i].chooser.likely_legal(draft.tokens[: ask.limit])
+                tokens = self._known_ids(draft.tokens[: ask.limit])
+                tokens = entries[i].chooser.likely_legal(tokens)
                 if tokens:
                     picked[i] = (drafter, _cut(draft, tokens), seconds)
                 else:
@@ -237,6 +236,11 @@ class Speculator:
         elif not any(d.tokens for _, d, _ in picked):
             self.statistics.empty += 1
         return picked
+
+    def _known_ids(self, tokens: list[int]) -> list[int]:
+        """The leading tokens that can be chosen at all."""
+        bad = (i for i, token in enumerate(tokens) if not 0 <= token < self._n_vocab)
+        return tokens[: next(bad, len(tokens))]
 
     def _ask(self, entry: Entry, limit: int) -> Ask:
         draw = None

@@ -168,7 +168,7 @@ def run(
         ctx, cache_type_k=cache_type_k, cache_type_v=cache_type_v, **asked.session_options()
     )
     speculation = asked.open(device, threads)
-    if speculation:
+    if speculation or plan.bytes.rollback or plan.bytes.host:
         note(plan.summary)
     session = Session(loaded, plan)
     generation = loaded.generate(
