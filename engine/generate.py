@@ -125,16 +125,18 @@ class Generation:
         self._room = self.session.n_ctx - self.session.length(self._seq)
         tokens: Iterator[int] = self._first(logits)
         while not self._reason:
-            for token in tokens:
-                piece = self._take(token)
-                self.timings.predicted_ms = 1e3 * (time.perf_counter() - first)
-                if piece:
-                    self._text.append(piece)
-                    yield piece
-                if self._reason:
-                    break
-            _close(tokens)
-            self.timings.extra = self.decoding.statistics()
+            try:
+                for token in tokens:
+                    piece = self._take(token)
+                    self.timings.predicted_ms = 1e3 * (time.perf_counter() - first)
+                    if piece:
+                        self._text.append(piece)
+                        yield piece
+                    if self._reason:
+                        break
+            finally:
+                _close(tokens)
+                self.timings.extra = self.decoding.statistics()
             if not self._reason:
                 tokens = self.decoding.round(self.tokens[-1], self._chooser, self._left())
         tail = self._finish()

@@ -3,6 +3,7 @@ rollback strategy; and the account of drafts says what happened."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -86,10 +87,12 @@ class TestGreedy:
 
     @pytest.mark.parametrize("rollback", STRATEGIES)
     def test_adaptive_mtp(self, rollback: str) -> None:
-        equal(["mtp"], "p17", 8, rollback, adaptive=True, n=160)
+        equal(["mtp"], "p17", 8, rollback, adaptive=True)
 
-    @pytest.mark.parametrize("draft_max", [1, 4, 8])
-    @pytest.mark.parametrize("rollback", STRATEGIES)
+    @pytest.mark.parametrize(
+        ("rollback", "draft_max"),
+        [*((rollback, 4) for rollback in STRATEGIES), ("replay", 1), ("checkpoint:host", 8)],
+    )
     def test_draft_model(self, rollback: str, draft_max: int) -> None:
         got = equal(["draft"], "p17", draft_max, rollback, draft_max == 8)
         assert draft_max == 8 or got.timings["draft_n_accepted"] > 20
@@ -112,12 +115,12 @@ class TestGreedy:
     def test_adaptive_chain(self) -> None:
         equal(["ngram-mod", "mtp"], "p17", 8, adaptive=True)
 
-    @pytest.mark.parametrize("rollback", STRATEGIES)
+    @pytest.mark.parametrize("rollback", ["replay", "checkpoint:device"])
     def test_q8_0_attention(self, rollback: str) -> None:
         kv = {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
         spec = speculator(demo(), speculation(["mtp"], 4), rollback=rollback, **kv)
-        got = run(spec, TEXTS["p64"], 128)
-        require_equal(got, plain(demo(), TEXTS["p64"], 128, kv="q8_0", **GREEDY))
+        got = run(spec, TEXTS["p64"], 96)
+        require_equal(got, plain(demo(), TEXTS["p64"], 96, kv="q8_0", **GREEDY))
         assert got.timings["draft_n_accepted"] > 30
 
 
@@ -127,7 +130,7 @@ class TestSampled:
     def test_same_seed_same_tokens(self, sampling: str, kind: str) -> None:
         at = list(SAMPLING).index(sampling)
         options = SAMPLING[sampling]
-        got = equal([kind], "p17", 4, STRATEGIES[at % 4], **options)
+        got = equal([kind], "p17", 4, STRATEGIES[at % 2], **options)
         assert got.timings["draft_n"] > 0
         assert got.tokens != plain(demo(), TEXTS["p17"], 96, **GREEDY).tokens
 
@@ -151,7 +154,7 @@ class TestScripted:
     @pytest.mark.parametrize("wrong_at", WRONG)
     @pytest.mark.parametrize("rollback", STRATEGIES)
     def test_every_number_of_accepted_drafts(self, rollback: str, wrong_at: int | None) -> None:
-        n, prompt = 97, TEXTS["p17"]
+        n, prompt = 96, TEXTS["p17"]
         want = plain(demo(), prompt, n, **GREEDY)
         with scripted(right([*prompt, *want.tokens], wrong_at)):
             spec = speculator(demo(), speculation(["scripted"], MOST), rollback=rollback)
@@ -167,15 +170,13 @@ class TestScripted:
         whole = [a for _, k, a in drafter.judged if k == MOST]
         assert len(whole) > 10 and set(whole) == {MOST if wrong_at is None else wrong_at}
 
-    @pytest.mark.parametrize("rollback", STRATEGIES)
-    def test_always_wrong(self, rollback: str) -> None:
+    def test_always_wrong(self) -> None:
         """Not one token of a draft is right, so that each pass gives one."""
-        n, prompt = 60, TEXTS["p3"]
+        n, prompt = 96, TEXTS["p17"]
         want = plain(demo(), prompt, n, **GREEDY)
         text = [(token + 1) % 256 for token in [*prompt, *want.tokens]]
         with scripted(right(text)):
-            spec = speculator(demo(), speculation(["scripted"], MOST), rollback=rollback)
-            got = run(spec, prompt, n)
+            got = run(speculator(demo(), speculation(["scripted"], MOST)), prompt, n)
         require_equal(got, want)
         assert account(got) == expected(n, 0)
         assert got.timings["draft_rounds"] == n - 1
@@ -274,7 +275,6 @@ class TestTogether:
         ("kind", "rollback"),
         [
             ("mtp", "replay"),
-            ("mtp", "snapshots"),
             ("draft", "replay"),
             ("ngram-simple", "replay"),
             ("ngram-map-k", "checkpoint:host"),
@@ -316,11 +316,12 @@ class TestAccount:
 
     def test_strategies_agree_on_a_script(self) -> None:
         """Accepted 0 to MOST drafts, depending on the place."""
-        n, prompt, model = 97, TEXTS["p64"], demo()
+        n, prompt, model = 96, TEXTS["p64"], demo()
         text = [*prompt, *plain(model, prompt, n, **GREEDY).tokens]
 
         def script(seq: int, context: list[int], limit: int) -> list[int]:
-            return right(text, len(context) % (MOST + 2))(seq, context, limit)
+            wrong_at = random.Random(len(context)).randrange(MOST + 1)
+            return right(text, wrong_at)(seq, context, limit)
 
         accounts = []
         for rollback in STRATEGIES:
