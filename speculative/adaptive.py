@@ -178,10 +178,8 @@ class Length:
             plain = self._times.of(n) / n * (1 - NOISE / min(seen, 1 / NEWEST) ** 0.5)
             # Averages, since stalls would count here and not for plain decoding.
             took = self._times.of(n * (1 + drafted)) / n
-            if recent:
-                took += drafted * self._each()
-            elif not new_text:
-                took += min(seconds, STALL * expected)
+            if not new_text:
+                took += min(drafted * self._each() if recent else seconds, STALL * expected)
             self._budget.spend((took / plain - 1 - accepted) / n)
 
     def _note_time(self, each: float, recent: bool) -> None:
