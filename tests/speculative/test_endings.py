@@ -155,6 +155,8 @@ def test_breaking_off(source: str, taken: int) -> None:
     generation.close()
     got = generation.tokens
     assert got == text()[17 : 17 + len(got)] and "".join(pieces) == generation.result.text
+    timings, statistics = generation.result.timings, spec.statistics
+    assert (timings["draft_n"], timings["draft_rounds"]) == (statistics.drafted, statistics.rounds)
     held = spec.session.tokens()
     # Between rounds the newest token is not evaluated, in a block the same holds.
     assert held == text()[: 17 + len(got) - 1]
@@ -167,6 +169,27 @@ def test_breaking_off(source: str, taken: int) -> None:
     ).result
     assert rest.timings["cache_n"] == len(held)
     assert rest.tokens == text()[17 + len(got) : 47 + len(got)]
+
+
+def test_an_error_of_what_takes_the_tokens_leaves_no_draft_pending(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not even while the error, and with it the unfinished round, is still held."""
+    spec = of("scripted")
+    generation = demo().generate(PROMPT, 40, speculative=spec, ignore_eos=True, **GREEDY)
+    take = generation._take
+
+    def broken(token: int) -> str:
+        if len(generation.tokens) == 4:
+            raise LookupError
+        return take(token)
+
+    monkeypatch.setattr(generation, "_take", broken)
+    with pytest.raises(LookupError) as caught:
+        list(generation)
+    assert caught.value.__traceback__ is not None
+    assert spec.session.memory.pending(0) == 0
+    assert spec.session.tokens() == text()[: 17 + 4]
 
 
 @pytest.mark.parametrize("rollback", STRATEGIES)
