@@ -90,7 +90,10 @@ class Bench:
     """Measurements over one session."""
 
     def __init__(self, model: Model, n_ctx: int) -> None:
-        self.model, self.session = model, TimedSession(model, model.plan_session(n_ctx))
+        self.model, self.session = (
+            model,
+            TimedSession(model, model.plan_session(n_ctx, cache_bytes=0)),
+        )
         self._tokens = token_ids(model.tokenizer.n_vocab or model.n_vocab, n_ctx)
 
     def measure(self, test: Workload, repetitions: int) -> dict[str, Any]:

@@ -281,7 +281,7 @@ class Session:
     def _cuts(self, length: int, n: int) -> Iterator[int]:
         """Sizes of a prompt's passes. Recurrent memory stops a few tokens before the end, so that
         the same prompt, or one that only ends differently, can go on from there."""
-        early = n - LAST if self._held.recurrent and n >= WORTH_KEEPING else 0
+        early = n - LAST if self._held.remembers and n >= WORTH_KEEPING else 0
         yield from _chunks(length, early)
         yield from _chunks(length + early, n - early)
 

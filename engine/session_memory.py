@@ -34,9 +34,14 @@ class SessionMemory:
         """A bound plan with the buffers that a pass fills."""
         return BoundStep(bound, self.caches, self.recurrent)
 
+    @property
+    def remembers(self) -> bool:
+        """Whether recurrent states are kept along prompts."""
+        return self.recurrent is not None and self.prompt_states.limit > 0
+
     def remember(self, seq: int) -> None:
         """Keep the recurrent state of now, so that a later prompt may go on from here."""
-        if self.recurrent is not None:
+        if self.recurrent is not None and self.remembers:
             self.prompt_states.add(seq, self.memory.length(seq), self.recurrent.save(seq))
 
     def reuse(self, seq: int, common: int) -> int:

@@ -29,8 +29,8 @@ class SessionOptions:
     q4_0); rollback: how recurrent state forgets tokens (memory/rollback.py); n_rs_seq: the most
     tokens that it can forget, 0 for none; program: "trunk", or "mtp" for the block that predicts
     further tokens; draft_head: logits of the draft head's tokens only; cache_bytes: host memory for
-    states to which prompts may go back; budget: bytes that rollback=auto may spend on snapshots
-    where replay cannot be had."""
+    states to which prompts may go back, 0 for none; budget: bytes that rollback=auto may spend on
+    snapshots where replay cannot be had."""
 
     n_ctx: int | None = None
     n_seqs: int = 1

@@ -14,7 +14,16 @@ import typer
 from .loading import load_model
 from .messages import complain, note
 from .options import DeviceName, Json, ModelPath, Threads
-from .speculation import Asked, DraftHead, DraftMax, DraftMin, DraftModelPath, NoAdaptive, PMin
+from .speculation import (
+    Asked,
+    DraftHead,
+    DraftMax,
+    DraftMin,
+    DraftModelPath,
+    NoAdaptive,
+    NRsSeq,
+    PMin,
+)
 
 if TYPE_CHECKING:
     from ..bench.spec import Progress
@@ -40,16 +49,6 @@ Specs: TypeAlias = Annotated[
 ]
 Rollbacks: TypeAlias = Annotated[
     str, Option("--rollback", metavar="KIND,...", help="Rollback strategies to measure.")
-]
-NRsSeq: TypeAlias = Annotated[
-    int | None,
-    Option(
-        "--n-rs-seq",
-        metavar="N",
-        min=0,
-        help="Most tokens that recurrent state can forget.",
-        show_default="the longest draft",
-    ),
 ]
 Context: TypeAlias = Annotated[
     int | None,

@@ -20,6 +20,7 @@ from .run import (
     Prompt,
     RepeatLastN,
     RepeatPenalty,
+    Temp,
     Tokens,
     TopK,
     TopP,
@@ -56,7 +57,6 @@ Count: TypeAlias = Annotated[
         help="Tokens to compare; -1: to the end token or the context's end.",
     ),
 ]
-Temp: TypeAlias = Annotated[float, Option("--temp", help="Temperature; 0: greedy.")]
 Seed: TypeAlias = Annotated[
     int, Option("--seed", metavar="S", min=0, help="Seed of both runs' draws.")
 ]

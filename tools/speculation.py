@@ -58,6 +58,7 @@ NRsSeq: TypeAlias = Annotated[
     Option(
         "--n-rs-seq",
         metavar="N",
+        min=0,
         help="Most tokens that recurrent state can forget.",
         show_default="the longest draft",
     ),
@@ -121,8 +122,6 @@ class Asked:
 
         try:
             check_rollback(self.rollback)
-            if self.n_rs_seq is not None and self.n_rs_seq < 0:
-                raise RequestError(f"--n-rs-seq should be 0 or more, got {self.n_rs_seq}")
             if self.kinds:
                 self._speculation(None)
         except RequestError as error:

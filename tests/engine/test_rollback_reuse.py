@@ -218,3 +218,10 @@ def test_states_too_large_are_not_kept_at_the_cost_of_others() -> None:
     assert [at for at, _ in states.before(0, 40)] == [30, 10]
     states.cut(0, 29)
     assert states.positions(0) == [10] and states.nbytes == 16
+
+
+def test_without_room_for_states_prompts_are_not_cut_for_them() -> None:
+    session = tiny("qwen35").session(n_ctx=512, cache_bytes=0)
+    prompt = [5 + i % 90 for i in range(100)]
+    assert [len(part) for part, _ in session.chunks(prompt)] == [100]
+    assert session.reuse([*prompt[:99], 4]) == 0
