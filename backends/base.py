@@ -28,47 +28,68 @@ class Support:
     why: str = ""
 
 
+Index = int | slice | tuple[int | slice, ...]
+
+
 class Pools:
     """The state memory of one session on one backend; zero when made, and it never moves.
 
-    states: name -> flat uint8 storage. Scratch is shared by the plans bound to these pools."""
+    states: name -> flat uint8 storage, here in host memory; backends with memory of their own
+    have pools of their own. Scratch is shared by the plans bound to these pools; fill: a byte that
+    scratch is full of at each request, for checking kernels."""
+
+    fill: int | None = None
 
     def __init__(self, specs: Mapping[str, TensorSpec]) -> None:
         self.specs = dict(specs)
-        self.states = {name: aligned(spec.nbytes) for name, spec in specs.items()}
-        self._scratch: dict[str, np.ndarray] = {}
+        self.states: dict[str, Any] = {n: aligned(spec.nbytes) for n, spec in specs.items()}
+        self._scratch: dict[str, Any] = {}
 
     @property
     def nbytes(self) -> int:
         """Bytes of all states."""
-        return sum(s.nbytes for s in self.states.values())
+        return sum(s.nbytes for s in self.specs.values())
 
     def array(self, name: str) -> np.ndarray:
         """A state's storage for reading and writing: its spec's storage_shape, bf16 as uint16."""
         spec = self.specs[name]
-        return self.states[name].view(spec.dtype.storage).reshape(spec.storage_shape)
+        found: np.ndarray = self.states[name].view(spec.dtype.storage).reshape(spec.storage_shape)
+        return found
 
-    def read(self, name: str, at: int | slice | tuple[int, ...]) -> np.ndarray:
+    def read(self, name: str, at: Index) -> np.ndarray:
         """A copy, in host memory, of the part of a state that an index of its first axes names."""
         return np.array(self.array(name)[at])
 
-    def write(self, name: str, at: int | slice | tuple[int, ...], values: np.ndarray | int) -> None:
+    def write(self, name: str, at: Index, values: np.ndarray | int) -> None:
         """Set that part of a state."""
         self.array(name)[at] = values
 
-    def copy(
-        self, name: str, src: int | slice | tuple[int, ...], dst: int | slice | tuple[int, ...]
-    ) -> None:
+    def copy(self, name: str, src: Index, dst: Index) -> None:
         """Copy one part of a state over another, on its device."""
         array = self.array(name)
         array[dst] = array[src]
 
-    def scratch(self, size: int, part: str = "arena") -> np.ndarray:
+    def raw(self, name: str) -> np.ndarray:
+        """A copy of a state's bytes, in host memory."""
+        return np.array(self.states[name])
+
+    def load(self, name: str, raw: np.ndarray) -> None:
+        """Set all bytes of a state."""
+        self.states[name][...] = raw
+
+    def scratch(self, size: int, part: str = "arena") -> Any:
         """At least size bytes that any one run may use; larger requests get new memory. Parts of
         different names lie apart."""
         if part not in self._scratch or self._scratch[part].nbytes < size:
             self._scratch[part] = aligned(size)
+        if self.fill is not None:
+            self._scratch[part][...] = self.fill
         return self._scratch[part]
+
+    def scratch_bytes(self, part: str = "arena") -> np.ndarray:
+        """What scratch holds now, in host memory."""
+        found: np.ndarray = self._scratch[part]
+        return found
 
 
 Allocate = Callable[[int, int], np.ndarray]
@@ -138,6 +159,10 @@ class Plan(ABC):
     def own_weights(self) -> Any:
         """The graph's own constants, loaded."""
 
+    def pools(self) -> Pools:
+        """New memory for the plan's states."""
+        return Pools(self.states)
+
     def __call__(self, **inputs: Any) -> Any:
         """Run once on the plan's own memory: `plan(x=array)`.
 
@@ -145,7 +170,7 @@ class Plan(ABC):
         Inputs are values; those of a bf16 or block type are encoded. Raises GraphError for
         missing, unknown or misshapen inputs, and for fractions where integers are due."""
         if self._own is None:
-            self._own = self.bind(self.own_weights(), Pools(self.states))
+            self._own = self.bind(self.own_weights(), self.pools())
         if set(inputs) != set(self.inputs):
             raise GraphError(
                 f"plan of graph {self.graph.name!r}: takes inputs {sorted(self.inputs)}, "
@@ -196,6 +221,12 @@ class Backend(ABC):
         """Weights in this backend's memory, to be shared by all plans and sessions.
 
         progress is called with the bytes of each weight that had to be moved or rearranged."""
+
+    def pools(self, states: Mapping[str, TensorSpec]) -> Pools:
+        """Memory for these states, where this backend's plans work on them.
+
+        Raises BackendError, naming what is needed and what there is, where it does not fit."""
+        return Pools(states)
 
     def fma_rate(self) -> float | None:
         """f32 operations a second that its threads reach at best, measured now; None where that

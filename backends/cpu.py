@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .. import _cpu
-from ..graph import Graph, HostTensor, Node, TensorSpec, Value
-from ..graph.dtype import DType
-from ..graph.errors import BackendError, Unsupported
-from ..graph.memory import Place, plan_memory
-from ..graph.passes.expand import expand, expansion
-from .base import Backend, BoundPlan, Plan, Pools, Support, aligned, prepare, require_weights
+from ..graph import Graph, HostTensor, Value
+from ..graph.errors import BackendError
+from .base import BoundPlan, Pools, aligned, require_weights
+from .native import PLAIN, NativeBackend, NativePlan, NativeWeights, packed
 
-PLAIN, ROWS16 = 0, 1
+ROWS16 = 1  # layout: rows of a weight interleaved by sixteen
 LEVELS = ("base", "avx2", "avx512", "avx512vnni")
-_U8_ID = 1000  # the C ABI's id for a type that ggml has none for
 
 
 ABI_VERSION: int = _cpu.abi_version
@@ -62,35 +58,13 @@ def _cgroup_quota(root: Path = Path("/sys/fs/cgroup")) -> int | None:
     return None
 
 
-def _type_id(dtype: DType) -> int:
-    return dtype.ggml_id if dtype.ggml_id >= 0 else _U8_ID
-
-
-def _describe(spec: TensorSpec | None, layout: int = PLAIN) -> tuple[Any, ...] | None:
-    if spec is None:
-        return None
-    return _type_id(spec.dtype), layout, spec.shape, spec.byte_strides
-
-
-def _pack(tensor: HostTensor, layout: int) -> np.ndarray:
-    """A weight in a packed layout, one matrix (the last two axes) after the other."""
-    *lead, rows, cols = tensor.spec.shape
-    count, kind = math.prod(lead), _type_id(tensor.spec.dtype)
-    size = _cpu.packed_bytes(kind, layout, rows, cols)
-    packed = aligned(count * size).reshape(count, size)
-    for plain, into in zip(tensor.raw.reshape(count, -1), packed, strict=True):
-        _cpu.pack(kind, layout, plain, into, rows, cols)
-    return packed.reshape(-1)
-
-
-class Weights:
-    """Weights in the layouts that kernels ask for; a layout is made once, when first needed."""
+class Weights(NativeWeights):
+    """Weights stay mapped; kernels' layouts are made when the first plan is bound."""
 
     def __init__(
         self, tensors: Mapping[str, HostTensor], progress: Callable[[int], None] | None = None
     ) -> None:
-        self.tensors = dict(tensors)
-        self.progress = progress
+        super().__init__(tensors, progress)
         self._packed: dict[tuple[str, int], np.ndarray] = {}
 
     def buffer(self, name: str, layout: int) -> np.ndarray:
@@ -104,46 +78,19 @@ class Weights:
                 self._packed[key][...] = tensor.raw
             return self._packed.get(key, tensor.raw)
         if key not in self._packed:
-            self._packed[key] = _pack(tensor, layout)
-            if self.progress:
-                self.progress(tensor.spec.nbytes)
+            self._packed[key] = packed(_cpu, tensor, layout)
+            self.moved(tensor.spec.nbytes)
         return self._packed[key]
 
 
-class CpuPlan(Plan):
-    """Kernels chosen, places assigned; holds the native plan."""
+class CpuPlan(NativePlan):
+    """A plan of the module `_cpu`."""
+
+    backend: CpuBackend
 
     def __init__(self, graph: Graph, kind: str, backend: CpuBackend) -> None:
-        super().__init__(graph, kind)
-        self.backend = backend
-        self.memory = plan_memory(graph)
-        self.buffers: dict[tuple[str, str, int], int] = {("arena", "", PLAIN): 0}
-        self.labels: list[str] = []
+        super().__init__(graph, kind, backend)
         self._constants = Weights(graph.data)
-        steps = [self._step(n) for n in graph.nodes if not n.is_leaf and not n.op.view]
-        self._keep_outputs()
-        self.native = _cpu.Plan(steps, len(self.buffers), backend.threads, backend.table)
-
-    def _step(self, node: Node) -> tuple[Any, ...]:
-        native, kernel, layouts, why = self.backend.choose(node)
-        if kernel < 0:
-            raise Unsupported(f"cpu: no kernel takes {node.op.name} ({node.describe()}): {why}")
-        sources = [
-            self._locate(v, layout) if v is not None else None
-            for v, layout in zip(node.inputs, layouts, strict=True)
-        ]
-        targets = [self._locate(node.value(i), PLAIN) for i in range(len(node.specs))]
-        self.labels.append(f"{node.op.name} {node.name}".strip())
-        return native, kernel, sources, targets, node.describe(), node.op.rowwise
-
-    def _locate(self, value: Value, layout: int) -> tuple[int, int]:
-        place: Place = self.memory.places[value]
-        key = (place.kind, place.name, layout)
-        return self.buffers.setdefault(key, len(self.buffers)), place.offset
-
-    def _keep_outputs(self) -> None:
-        for value in self.graph.outputs.values():
-            self._locate(value, PLAIN)
 
     def source(self, weights: Weights, name: str) -> Weights:
         """Where a constant's data are: the given weights, or the graph itself."""
@@ -204,11 +151,12 @@ class BoundCpu(BoundPlan):
         return list(zip(self.plan.labels, times, strict=True))
 
 
-class CpuBackend(Backend):
+class CpuBackend(NativeBackend):
     """The processor that runs this interpreter."""
 
     name = "cpu"
-    packs = True  # whether kernels may ask for constants in a packed layout
+    module = _cpu
+    packed_layouts: Sequence[int] = (ROWS16,)
 
     def __init__(self, threads: int | None = None) -> None:
         if threads is not None and threads < 1:
@@ -222,54 +170,15 @@ class CpuBackend(Backend):
         self.kernels = _cpu.kernels()
         return _cpu.KernelTable.builtin()
 
-    def choose(self, node: Node) -> tuple[Any, int, list[int], str]:
-        """(native node, kernel index or -1, layout per input, reasons) for a node.
-
-        Constants are offered packed first, then as they are in the file."""
-        names = [n.strip("?*") for n in node.op.inputs]
-        packed = [PLAIN] * len(node.inputs)
-        for i, value in enumerate(node.inputs):
-            if value is None or value.node.op.name != "constant" or value.spec.rank not in (2, 3):
-                continue
-            if self.packs and names[min(i, len(names) - 1)] in node.op.constants:
-                kind = _type_id(value.dtype)
-                packed[i] = ROWS16 if _cpu.packed_bytes(kind, ROWS16, *value.shape[-2:]) else PLAIN
-        why = ""
-        for layouts in [packed, [PLAIN] * len(packed)] if any(packed) else [packed]:
-            inputs = [_describe(s, at) for s, at in zip(node.input_specs(), layouts, strict=True)]
-            outputs = [_describe(s) for s in node.specs]
-            native = _cpu.Node(node.op.name, inputs, outputs, node.op.attributes())
-            kernel, why = self.table.find(native)
-            if kernel >= 0:
-                return native, kernel, layouts, ""
-        return None, -1, [], why
-
-    def supports(self, node: Node) -> Support:
-        """Whether kernels that this processor can run take the node, or what it expands to."""
-        why = self._lacks(node)
-        parts = expansion(node) if why else None
-        if parts is None:
-            return Support(not why, why)
-        for part in expand(parts, self._has_kernel).nodes:
-            if lack := self._lacks(part):
-                return Support(False, f"{why}; expanded: {part.op.name}: {lack}")
-        return Support(True)
-
-    def _lacks(self, node: Node) -> str:
-        """Why no kernel takes a node, "" when one does or none is needed."""
-        if node.is_leaf or node.op.view:
-            return ""
-        _, kernel, _, why = self.choose(node)
-        return "" if kernel >= 0 else why or "refused"
-
-    def _has_kernel(self, node: Node) -> bool:
-        return not self._lacks(node)
+    def native_plan(self, steps: list[tuple[Any, ...]], n_buffers: int) -> Any:
+        """A plan for this backend's threads."""
+        return _cpu.Plan(steps, n_buffers, self.threads, self.table)
 
     def compile(self, graph: Graph, kind: str = "step") -> CpuPlan:
         """Choose kernels, assign memory; fused nodes that no kernel takes are expanded.
 
         Raises Unsupported naming the node and the reasons."""
-        return CpuPlan(expand(prepare(graph, kind), self._has_kernel), kind, self)
+        return CpuPlan(self._ready(graph, kind), kind, self)
 
     def load_weights(
         self, weights: Mapping[str, HostTensor], progress: Callable[[int], None] | None = None

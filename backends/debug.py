@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..graph import Graph, HostTensor, Node
+from ..graph import Graph, HostTensor, Node, TensorSpec
 from .base import Backend, BoundPlan, Plan, Pools, Support
 from .checksums import ChecksumPlan
-from .cpu import CpuPlan
+from .native import NativePlan
 from .placement import computes
 from .scheduler import SplitPlan
 
@@ -53,12 +53,17 @@ class WatchedBackend(Backend):
     def __init__(self, inner: Backend, wanted: int) -> None:
         self.inner, self.wanted = inner, wanted
         self.name, self.threads, self.kernels = inner.name, inner.threads, inner.kernels
+        self.on_host = inner.on_host
         threads = f", threads {inner.threads}" if inner.threads else ""
         note([f"device {inner.name}{threads}"])
 
     def supports(self, node: Node) -> Support:
         """What the watched backend says."""
         return self.inner.supports(node)
+
+    def pools(self, states: Mapping[str, TensorSpec]) -> Pools:
+        """The watched backend's pools."""
+        return self.inner.pools(states)
 
     def load_weights(
         self, weights: Mapping[str, HostTensor], progress: Callable[[int], None] | None = None
@@ -113,10 +118,10 @@ def _parts(plan: Plan) -> list[Plan]:
 def _kernels(plan: Plan) -> list[str]:
     """What computes each node: the op, and the instruction set of its kernel on the CPU."""
     nodes = [n for n in plan.graph.nodes if computes(n)]
-    if not isinstance(plan, CpuPlan):
+    if not isinstance(plan, NativePlan):
         return [n.op.name for n in nodes]
-    kernels = plan.backend.kernels
-    return [f"{n.op.name}/{kernels[plan.backend.choose(n)[1]]['isa']}" for n in nodes]
+    kernels, exact = plan.backend.kernels, plan.kind == "step"
+    return [f"{n.op.name}/{kernels[plan.backend.choose(n, exact)[1]]['isa']}" for n in nodes]
 
 
 class TimedPlan(Plan):
@@ -137,6 +142,10 @@ class TimedPlan(Plan):
     def own_weights(self) -> Any:
         """The inner plan's."""
         return self.inner.own_weights()
+
+    def pools(self) -> Pools:
+        """The inner plan's."""
+        return self.inner.pools()
 
 
 class BoundTimed(BoundPlan):

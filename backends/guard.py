@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from .base import Pools
-
 # Read as f32, f16 or bf16 it is NaN, and as an integer a value that no test expects.
 PATTERN = np.array([0xA5, 0xFF], np.uint8)
 MARGIN = 256
@@ -59,13 +57,3 @@ class Guards:
                 place = f"{-at} before" if at < 0 else f"{at - size + 1} past the end of"
                 return f"wrote byte {place} {name}, which has {size} bytes"
         return ""
-
-
-class FilledPools(Pools):
-    """Pools whose scratch is full of UNWRITTEN, so that nobody can rely on what was there."""
-
-    def scratch(self, size: int, part: str = "arena") -> np.ndarray:
-        """As in Pools, filled anew at each request."""
-        memory = super().scratch(size, part)
-        memory[...] = UNWRITTEN
-        return memory

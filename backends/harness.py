@@ -15,8 +15,8 @@ from ..graph import Graph, HostTensor, Node, TensorSpec, Value
 from ..graph.case import BoundCase
 from ..graph.codec import decode, encode
 from ..graph.errors import GraphError
-from .base import Backend, BoundPlan, Plan, Pools, allocating
-from .guard import UNWRITTEN, FilledPools, Guards, pattern
+from .base import Backend, BoundPlan, Plan, allocating
+from .guard import UNWRITTEN, Guards, pattern
 from .tolerance import bound
 
 
@@ -179,8 +179,8 @@ def execute(
 ) -> dict[str, np.ndarray]:
     """Compile, bind, run once; copies of the outputs by name.
 
-    All memory lies between guard bytes. Raises AssertionError when the run wrote beside a buffer,
-    beside a value in the arena, or to an input or constant."""
+    All host memory lies between guard bytes. Raises AssertionError when the run wrote beside a
+    buffer, beside a value in the arena, or to an input or constant."""
     trial = Trial(backend, built, kind)
     trial.bound.run(rows)
     if fault := trial.fault():
@@ -201,20 +201,26 @@ class Trial:
                 name: HostTensor(t.spec, self.guards.copy(t.raw, f"constant {name!r}"))
                 for name, t in self.plan.graph.data.items()
             }
-            pools: Pools = FilledPools(self.plan.states)
+            # Nobody may rely on what was in scratch.
+            self.pools = pools = backend.pools(self.plan.states)
+            pools.fill = UNWRITTEN
             weights = backend.load_weights(self._constants)
             self.bound: BoundPlan = self.plan.bind(weights, pools)
-        self._arena = pools.scratch(self.plan.memory.arena_bytes)
-        self.guards.name(self._arena, "the arena")
-        self.guards.name(pools.scratch(0, "workspace"), "the workspace")
-        for name, array in self.bound.inputs.items():
-            self.guards.name(array, f"input {name!r}")
-        for name, array in pools.states.items():
-            self.guards.name(array, f"state {name!r}")
+        pools.scratch(self.plan.memory.arena_bytes)
+        if backend.on_host:
+            self._name_buffers()
         for name, tensor in built.states.items():
-            pools.states[name][...] = tensor.raw
+            pools.load(name, tensor.raw)
         for name, array in built.inputs.items():
             self.bound.inputs[name][...] = array
+
+    def _name_buffers(self) -> None:
+        self.guards.name(self.pools.scratch(0), "the arena")
+        self.guards.name(self.pools.scratch(0, "workspace"), "the workspace")
+        for name, array in self.bound.inputs.items():
+            self.guards.name(array, f"input {name!r}")
+        for name, array in self.pools.states.items():
+            self.guards.name(array, f"state {name!r}")
 
     def fault(self) -> str:
         """The first thing that a run wrote and should not have, "" for nothing."""
@@ -222,11 +228,12 @@ class Trial:
 
     def _spilled(self) -> str:
         """Bytes of the arena that belong to no value stay as they were."""
-        free = np.ones(self._arena.size, bool)
+        arena = self.pools.scratch_bytes()
+        free = np.ones(arena.size, bool)
         for value, place in self.plan.memory.places.items():
             if place.kind == "arena":
-                free[place.offset : place.offset + _span(value.spec)] = False
-        changed = np.flatnonzero(free & (self._arena != UNWRITTEN))
+                free[place.offset : place.offset + value.spec.span] = False
+        changed = np.flatnonzero(free & (arena != UNWRITTEN))
         return f"wrote byte {changed[0]} of the arena, beside any value" if changed.size else ""
 
     def _altered(self) -> str:
@@ -237,14 +244,6 @@ class Trial:
             if not np.array_equal(self._constants[name].raw, tensor.raw):
                 return f"changed its constant {name!r}"
         return ""
-
-
-def _span(spec: TensorSpec) -> int:
-    """Bytes from the first element to the end of the last."""
-    if spec.contiguous or spec.size == 0:
-        return spec.nbytes
-    steps = zip(spec.storage_shape, spec.storage_strides, strict=True)
-    return sum((n - 1) * s for n, s in steps) + spec.dtype.storage.itemsize
 
 
 def compare(

@@ -44,6 +44,10 @@ class KeepingPlan(Plan):
         """The inner plan's."""
         return self.inner.own_weights()
 
+    def pools(self) -> Pools:
+        """The inner plan's."""
+        return self.inner.pools()
+
 
 class BoundKeeping(BoundPlan):
     """Runs the inner plan and then shows its values."""

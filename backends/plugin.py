@@ -33,7 +33,7 @@ const rr_plugin* rr_plugin_get(void);
 class PluginBackend(CpuBackend):
     """A plug-in's kernels, run by the CPU executor on host memory."""
 
-    packs = False
+    packed_layouts = ()
 
     def __init__(self, path: str | os.PathLike[str], threads: int | None = None) -> None:
         """Load a library. Raises BackendError, naming the file, for one that cannot serve:

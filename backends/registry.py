@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import platform
+import re
 from dataclasses import dataclass
 
 from ..graph.errors import BackendError
+from . import cuda
 from .base import Backend
 from .cpu import CpuBackend, default_threads, instruction_sets
 from .debug import watched
@@ -28,7 +30,20 @@ def devices() -> list[Device]:
     isa = instruction_sets()[-1]
     cpu = f"{platform.machine()}, {isa} kernels, {default_threads()} threads by default"
     builtin = [Device("cpu", cpu), Device("reference", "numpy, slow, right by definition")]
-    return builtin + [_describe(path) for path in plugin_paths()]
+    found = _cards()
+    own = [*builtin, *found] if cuda.emulated() else [*found, *builtin]
+    return own + [_describe(path) for path in plugin_paths()]
+
+
+def _cards() -> list[Device]:
+    """CUDA devices that can be used; none where the build or the machine has none."""
+    try:
+        found = cuda.cards() if cuda.built() else []
+    except BackendError:
+        return []
+    return [
+        Device(f"cuda:{i}" if i else "cuda", cuda.describe(card)) for i, card in enumerate(found)
+    ]
 
 
 def _describe(path: str) -> Device:
@@ -57,6 +72,8 @@ def _open(name: str, threads: int | None) -> Backend:
         return ReferenceBackend()
     if name == "null":
         return NullBackend()
+    if re.fullmatch(r"cuda(:\d+)?", name):
+        return cuda.CudaBackend(int(name.partition(":")[2] or 0))
     outside = plugins(threads)
     if name in outside:
         return outside[name]

@@ -7,16 +7,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..graph import Graph, HostTensor, Node
+from ..graph import Graph, HostTensor, Node, TensorSpec
 from ..graph.errors import BackendError
 from ..graph.memory import MemoryPlan
 from ..graph.passes.expand import expand, expansion
-from .base import Backend, BoundPlan, Plan, Pools, Support, prepare, require_weights
+from .base import Backend, BoundPlan, Index, Plan, Pools, Support, prepare, require_weights
 from .placement import Placement, computes, place, refusals
 from .segments import Copy, Segment, split
 
@@ -46,12 +46,65 @@ class SplitWeights:
             self.progress(nbytes)
 
 
+class SplitPools(Pools):
+    """Each state in the pools of the backend where it lives; parts: those pools by backend."""
+
+    def __init__(
+        self,
+        specs: Mapping[str, TensorSpec],
+        backends: Sequence[Backend],
+        homes: Mapping[str, int],
+    ) -> None:
+        self.specs, self.homes = dict(specs), {n: homes.get(n, 0) for n in specs}
+        self.parts = [
+            b.pools({n: s for n, s in specs.items() if self.homes[n] == i})
+            for i, b in enumerate(backends)
+        ]
+
+    def _of(self, name: str) -> Pools:
+        return self.parts[self.homes[name]]
+
+    def array(self, name: str) -> np.ndarray:
+        """What the state's own pools give."""
+        return self._of(name).array(name)
+
+    def read(self, name: str, at: Index) -> np.ndarray:
+        """A copy, in host memory, of a part of a state."""
+        return self._of(name).read(name, at)
+
+    def write(self, name: str, at: Index, values: np.ndarray | int) -> None:
+        """Set a part of a state."""
+        self._of(name).write(name, at, values)
+
+    def copy(self, name: str, src: Index, dst: Index) -> None:
+        """Copy one part of a state over another, on its device."""
+        self._of(name).copy(name, src, dst)
+
+    def raw(self, name: str) -> np.ndarray:
+        """A copy of a state's bytes."""
+        return self._of(name).raw(name)
+
+    def load(self, name: str, raw: np.ndarray) -> None:
+        """Set all bytes of a state."""
+        self._of(name).load(name, raw)
+
+    def on(self, backend: int, names: Iterable[str]) -> Pools:
+        """The pools of a backend, where these states should be. Raises BackendError if not."""
+        for name in names:
+            if self.homes[name] != backend:
+                raise BackendError(
+                    f"state {name!r} is written on backend {backend} and its memory is on "
+                    f"{self.homes[name]}; say in lives_on where it is to be"
+                )
+        return self.parts[backend]
+
+
 class SplitPlan(Plan):
     """A plan per segment, in order, and the copies between them."""
 
-    def __init__(self, placement: Placement, kind: str, backends: Sequence[Backend]) -> None:
+    def __init__(self, placement: Placement, kind: str, backend: SplitBackend) -> None:
         super().__init__(placement.graph, kind)
-        self.placement, self.backends = placement, list(backends)
+        self.placement, self.backend, self.backends = placement, backend, backend.backends
         self.segments: list[Segment]
         self.copies: list[Copy]
         self.segments, self.copies = split(placement)
@@ -72,6 +125,10 @@ class SplitPlan(Plan):
     def own_weights(self) -> SplitWeights:
         """None beside the constants that the segments' graphs hold."""
         return SplitWeights(self.backends, {})
+
+    def pools(self) -> Pools:
+        """New memory for the plan's states, where they live."""
+        return self.backend.pools(self.states)
 
     def placement_lines(self) -> list[str]:
         """Every node with its backend and the cause, segment by segment, with the copies in."""
@@ -94,7 +151,7 @@ class BoundSplit(BoundPlan):
         self.plan = plan
         names = [plan.weights_on(i) for i in range(len(plan.backends))]
         self.parts: list[BoundPlan] = [
-            part.bind(weights.on(s.backend, names[s.backend]), pools)
+            part.bind(weights.on(s.backend, names[s.backend]), _pools_of(pools, s.backend, part))
             for part, s in zip(plan.plans, plan.segments, strict=True)
         ]
         self.inputs, self._shared = {}, []
@@ -135,6 +192,10 @@ class BoundSplit(BoundPlan):
                 np.copyto(target, part.outputs[name])
 
 
+def _pools_of(pools: Pools, backend: int, part: Plan) -> Pools:
+    return pools.on(backend, part.states) if isinstance(pools, SplitPools) else pools
+
+
 class SplitBackend(Backend):
     """Several backends as one; earlier ones are preferred.
 
@@ -148,6 +209,7 @@ class SplitBackend(Backend):
             raise BackendError("a graph needs at least one backend to run on, got none")
         self.backends, self.lives_on = list(backends), dict(lives_on or {})
         self.name = ",".join(b.name for b in backends)
+        self.on_host = all(b.on_host for b in backends)
         self.threads = next((b.threads for b in backends if b.threads is not None), None)
 
     def supports(self, node: Node) -> Support:
@@ -165,7 +227,13 @@ class SplitBackend(Backend):
     def compile(self, graph: Graph, kind: str = "step") -> SplitPlan:
         """Place, split and compile. Raises Unsupported naming every backend's reason."""
         placement = place(prepare(graph, kind), self.backends, self.lives_on)
-        return SplitPlan(placement, kind, self.backends)
+        return SplitPlan(placement, kind, self)
+
+    def pools(self, states: Mapping[str, TensorSpec]) -> Pools:
+        """Memory for these states: on the host for all, or by `lives_on`, else on the first."""
+        if self.on_host:
+            return Pools(states)
+        return SplitPools(states, self.backends, self.lives_on)
 
     def load_weights(
         self, weights: Mapping[str, HostTensor], progress: Callable[[int], None] | None = None

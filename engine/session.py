@@ -66,7 +66,7 @@ class Session:
         self.plan = plan or plan_session(model, SessionOptions())
         self.n_ctx, self.n_seqs = self.plan.n_ctx, self.plan.options.n_seqs
         self.capacity, self.program = self.plan.capacity, self.plan.options.program
-        self._held = SessionMemory(self.plan)
+        self._held = SessionMemory(self.plan, model.backend)
         self.pools, self.memory = self._held.pools, self._held.memory
         self._tokens: list[list[int]] = [[] for _ in range(self.n_seqs)]
         self._bound: dict[tuple[StepShape, str, str], BoundPlan] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..backends import BoundPlan, Pools
+from ..backends import Backend, BoundPlan
 from ..graph.errors import BackendError
 from .bound_step import BoundStep
 from .memory import HybridMemory, Memory, PagedKV, RecurrentMemory
@@ -20,9 +20,9 @@ class SessionMemory:
     """What a plan asks for. caches: pages of all layers or, where some have a window, of those
     without and those with one; recurrent: None for models that only attend."""
 
-    def __init__(self, plan: SessionPlan) -> None:
+    def __init__(self, plan: SessionPlan, backend: Backend) -> None:
         self.plan = plan
-        self.pools = Pools(plan.states)
+        self.pools = backend.pools(plan.states)
         _check_size(plan, self.pools.nbytes)
         self.caches = self._caches()
         self.recurrent = self._recurrent()

@@ -93,6 +93,14 @@ class TensorSpec:
         last = (1,) if self.dtype.quantized else self.byte_strides[-1:]
         return (*self.byte_strides[:-1], *last)
 
+    @property
+    def span(self) -> int:
+        """Bytes from the first element to the end of the last."""
+        if self.contiguous or self.size == 0:
+            return self.nbytes
+        steps = zip(self.storage_shape, self.storage_strides, strict=True)
+        return sum((n - 1) * s for n, s in steps) + self.dtype.storage.itemsize
+
     def like(self, shape: tuple[int, ...] | None = None, dtype: DType | None = None) -> TensorSpec:
         """A contiguous spec with this one's shape and dtype where none is given."""
         return TensorSpec(self.shape if shape is None else shape, dtype or self.dtype)

@@ -80,6 +80,15 @@ const KernelTable& KernelTable::builtin() {
   return table;
 }
 
+const KernelTable& KernelTable::all() {
+  static const KernelTable table = [] {
+    KernelTable made;
+    made.kernels_ = all_kernels();
+    return made;
+  }();
+  return table;
+}
+
 KernelTable::KernelTable(const rr_plugin& plugin) {
   for (uint32_t i = 0; i < plugin.n_kernels; ++i) {
     const rr_kernel* kernel = plugin.kernels ? plugin.kernels[i] : nullptr;
@@ -91,20 +100,25 @@ KernelTable::KernelTable(const rr_plugin& plugin) {
   }
 }
 
-int KernelTable::find(const rr_node& node, std::string& reasons) const {
+int KernelTable::find(const rr_node& node, std::string& reasons, bool exact) const {
   char why[256];
   bool named = false;
+  int inexact = -1;
   for (size_t i = 0; i < kernels_.size(); ++i) {
     const rr_kernel* kernel = kernels_[i];
     if (std::string(kernel->op) != node.op) continue;
     named = true;
     why[0] = 0;
-    if (kernel->supports(&node, why, sizeof why)) return static_cast<int>(i);
+    if (kernel->supports(&node, why, sizeof why)) {
+      if (!exact || (kernel->flags & RR_ROW_EXACT)) return static_cast<int>(i);
+      if (inexact < 0) inexact = static_cast<int>(i);
+      continue;
+    }
     if (!reasons.empty()) reasons += "; ";
     reasons += std::string(kernel->isa) + ": " + (why[0] ? why : "no reason given");
   }
   if (!named) reasons = "no kernel of this op";
-  return -1;
+  return inexact;
 }
 
 const rr_packer* find_packer(uint32_t dtype, uint32_t layout) {

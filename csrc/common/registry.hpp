@@ -20,12 +20,15 @@ class KernelTable {
  public:
   // This build's kernels that the processor can run, best first within an op.
   static const KernelTable& builtin();
+  // All kernels of this build: of a device whose kernels all run wherever one does.
+  static const KernelTable& all();
   // A plug-in's kernels in its own order. Throws std::invalid_argument for a damaged table.
   explicit KernelTable(const rr_plugin& plugin);
 
   const std::vector<const rr_kernel*>& kernels() const { return kernels_; }
-  // The index of the first kernel that takes a node, or -1 with each candidate's reason.
-  int find(const rr_node& node, std::string& reasons) const;
+  // The index of the first kernel that takes a node, or -1 with each candidate's reason. exact:
+  // others than row-exact ones only where none of those takes it.
+  int find(const rr_node& node, std::string& reasons, bool exact = false) const;
 
  private:
   KernelTable() = default;

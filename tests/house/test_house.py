@@ -36,6 +36,7 @@ IMPORTS = {
     "ops": May(("graph",), ("numpy",)),
     "backends": May(("graph", "ops"), ("numpy",)),
     "backends/cpu.py": May(("graph", "ops", "backends", "_cpu"), ("numpy",)),
+    "backends/cuda.py": May(("graph", "ops", "backends", "_cuda"), ("numpy",)),
     "backends/plugin.py": May(("graph", "backends"), ("cffi",)),
     "models": May(("graph", "ops"), ("numpy", "jinja2")),
     "models/gguf": May(IR, ("numpy", "gguf")),
@@ -52,7 +53,7 @@ IMPORTS = {
 }
 PACKAGES = ("api", *EVERYTHING, "tools")
 DOCUMENTED = ("graph", "ops", "backends", "models", "engine", "speculative", "api")
-SIZED = {".py", ".c", ".cpp", ".cu", ".h", ".hpp"}
+SIZED = {".py", ".c", ".cpp", ".cu", ".cuh", ".h", ".hpp"}
 WORDY = SIZED | {".md", ".toml", ".sh", ".txt", ".pyi", ".yml", ".yaml", ".json", ""}
 SKIPPED = {".git", ".venv", "build", "dist", "__pycache__"}
 MOST_LINES = 500
@@ -134,7 +135,7 @@ def breach(path: Path, module: str, names: list[str]) -> bool:
         inner = f"api.{inner}" if (ROOT / "api/riverrun" / f"{parts[0]}.py").exists() else inner
         reached = [inner if under(inner, (*itself, *may.own)) else f"{inner}.{n}" for n in names]
         return not all(under(m, (*itself, *may.own)) for m in reached or [inner])
-    folders = {p.name for p in ROOT.iterdir() if p.is_dir()} | {"_cpu"}
+    folders = {p.name for p in ROOT.iterdir() if p.is_dir()} | {"_cpu", "_cuda"}
     reached = [n if n in folders else f"api.{n}" for n in names] or ["api"]
     return not all(under(m, (*itself, *may.own)) for m in reached)
 
@@ -157,6 +158,7 @@ def test_imports_follow_the_table(path: Path) -> None:
         ("graph/passes/dce.py", "from ..op import Op\nfrom .. import node", False),
         ("backends/base.py", "from .. import _cpu", True),
         ("backends/cpu.py", "from .. import _cpu\nfrom .base import Plan", False),
+        ("backends/cpu.py", "from .. import _cuda", True),
         ("models/gguf/reader.py", "from ...graph import DType", True),
         ("models/gguf/reader.py", "from ...graph import dtype\nfrom .scan import scan", False),
         ("models/gguf/reader.py", "from ..hparams import HParams", True),

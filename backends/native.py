@@ -1,0 +1,169 @@
+"""What backends made of compiled kernels share: nodes as the C ABI describes them, the choice of
+kernels, places of values in buffers, weights in the layouts that kernels read.
+
+A module of kernels (`_cpu`, `_cuda`) has Node, Plan, a table of kernels with find(node, exact), and
+packers."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..graph import Graph, HostTensor, Node, TensorSpec, Value
+from ..graph.dtype import DType
+from ..graph.errors import Unsupported
+from ..graph.memory import Place, plan_memory
+from ..graph.passes.expand import expand, expansion
+from .base import Backend, Plan, Support, aligned, prepare
+
+PLAIN = 0  # the layout of the file
+_U8_ID = 1000  # the C ABI's id for a type that ggml has none for
+
+
+def type_id(dtype: DType) -> int:
+    """The C ABI's number of a type."""
+    return dtype.ggml_id if dtype.ggml_id >= 0 else _U8_ID
+
+
+def _describe(spec: TensorSpec | None, layout: int = PLAIN) -> tuple[Any, ...] | None:
+    if spec is None:
+        return None
+    return type_id(spec.dtype), layout, spec.shape, spec.byte_strides
+
+
+def packed(module: Any, tensor: HostTensor, layout: int) -> np.ndarray:
+    """A weight in a packed layout, one matrix (the last two axes) after the other."""
+    *lead, rows, cols = tensor.spec.shape
+    count, kind = math.prod(lead), type_id(tensor.spec.dtype)
+    size = module.packed_bytes(kind, layout, rows, cols)
+    made = aligned(count * size).reshape(count, size)
+    for plain, into in zip(tensor.raw.reshape(count, -1), made, strict=True):
+        module.pack(kind, layout, plain, into, rows, cols)
+    return made.reshape(-1)
+
+
+class NativeWeights:
+    """Weights in the layouts that kernels ask for; a layout is made once, when first needed.
+
+    progress is called with the bytes of each weight that had to be moved or rearranged."""
+
+    def __init__(
+        self, tensors: Mapping[str, HostTensor], progress: Callable[[int], None] | None = None
+    ) -> None:
+        self.tensors = dict(tensors)
+        self.progress = progress
+
+    def moved(self, nbytes: int) -> None:
+        """Report progress."""
+        if self.progress:
+            self.progress(nbytes)
+
+
+class NativePlan(Plan):
+    """Kernels chosen, places assigned. buffers: (kind, name, layout) -> number; `native` is the
+    module's plan."""
+
+    def __init__(self, graph: Graph, kind: str, backend: NativeBackend) -> None:
+        super().__init__(graph, kind)
+        self.backend = backend
+        self.memory = plan_memory(graph)
+        self.buffers: dict[tuple[str, str, int], int] = {("arena", "", PLAIN): 0}
+        self.labels: list[str] = []
+        steps = [self._step(n) for n in graph.nodes if not n.is_leaf and not n.op.view]
+        for value in graph.outputs.values():
+            self._locate(value, PLAIN)
+        self.native = backend.native_plan(steps, len(self.buffers))
+
+    def _step(self, node: Node) -> tuple[Any, ...]:
+        native, kernel, layouts, why = self.backend.choose(node, self.kind == "step")
+        if kernel < 0:
+            raise Unsupported(
+                f"{self.backend.name}: no kernel takes {node.op.name} ({node.describe()}): {why}"
+            )
+        sources = [
+            self._locate(v, layout) if v is not None else None
+            for v, layout in zip(node.inputs, layouts, strict=True)
+        ]
+        targets = [self._locate(node.value(i), PLAIN) for i in range(len(node.specs))]
+        self.labels.append(f"{node.op.name} {node.name}".strip())
+        return native, kernel, sources, targets, node.describe(), node.op.rowwise
+
+    def _locate(self, value: Value, layout: int) -> tuple[int, int]:
+        place: Place = self.memory.places[value]
+        key = (place.kind, place.name, layout)
+        return self.buffers.setdefault(key, len(self.buffers)), place.offset
+
+
+class NativeBackend(Backend):
+    """A device whose kernels are compiled."""
+
+    module: Any  # the extension module
+    table: Any  # its table of kernels
+    packed_layouts: Sequence[int] = ()  # that constants are offered in before the plain one
+
+    @abstractmethod
+    def native_plan(self, steps: list[tuple[Any, ...]], n_buffers: int) -> Any:
+        """The module's plan of these steps."""
+
+    def choose(self, node: Node, exact: bool = False) -> tuple[Any, int, list[int], str]:
+        """(native node, kernel index or -1, layout per input, reasons) for a node.
+
+        Constants are offered packed first, then as they are in the file. exact: kernels that are
+        not row-exact only where no other takes the node."""
+        why = ""
+        for layouts in self._layouts(node):
+            inputs = [_describe(s, at) for s, at in zip(node.input_specs(), layouts, strict=True)]
+            outputs = [_describe(s) for s in node.specs]
+            native = self.module.Node(node.op.name, inputs, outputs, node.op.attributes())
+            kernel, why = self.table.find(native, exact)
+            if kernel >= 0:
+                return native, kernel, layouts, ""
+        return None, -1, [], why
+
+    def _layouts(self, node: Node) -> list[list[int]]:
+        """The layouts of all inputs to try, in order."""
+        names = [n.strip("?*") for n in node.op.inputs]
+        plain = [PLAIN] * len(node.inputs)
+        tried = []
+        for layout in self.packed_layouts:
+            packed = list(plain)
+            for i, value in enumerate(node.inputs):
+                if value is None or value.node.op.name != "constant":
+                    continue
+                constant = names[min(i, len(names) - 1)] in node.op.constants
+                if constant and value.spec.rank in (2, 3):
+                    kind = type_id(value.dtype)
+                    if self.module.packed_bytes(kind, layout, *value.shape[-2:]):
+                        packed[i] = layout
+            if any(packed):
+                tried.append(packed)
+        return [*tried, plain]
+
+    def supports(self, node: Node) -> Support:
+        """Whether kernels that this device can run take the node, or what it expands to."""
+        why = self._lacks(node)
+        parts = expansion(node) if why else None
+        if parts is None:
+            return Support(not why, why)
+        for part in expand(parts, self._has_kernel).nodes:
+            if lack := self._lacks(part):
+                return Support(False, f"{why}; expanded: {part.op.name}: {lack}")
+        return Support(True)
+
+    def _lacks(self, node: Node) -> str:
+        """Why no kernel takes a node, "" when one does or none is needed."""
+        if node.is_leaf or node.op.view:
+            return ""
+        _, kernel, _, why = self.choose(node)
+        return "" if kernel >= 0 else why or "refused"
+
+    def _has_kernel(self, node: Node) -> bool:
+        return not self._lacks(node)
+
+    def _ready(self, graph: Graph, kind: str) -> Graph:
+        """The graph with those fused nodes expanded that no kernel takes."""
+        return expand(prepare(graph, kind), self._has_kernel)

@@ -1,0 +1,114 @@
+// Rows of key and value pools, four elements at a time: fetched as they lie, made f32 later, so
+// that memory is waited for while the elements before are computed with.
+#pragma once
+
+#include "kernel.cuh"
+
+namespace {
+
+// A pool at all its heads. fours: four elements of a plain type may be read at once.
+struct Pool {
+  const char* base;
+  int64_t row_bytes, head_bytes;  // from one position, one head to the next
+  uint32_t dtype;
+  int size;
+  bool fours;
+};
+
+inline int64_t pool_bytes(uint32_t dtype, int64_t n) {
+  if (dtype == RR_Q8_0) return n / 32 * 34;
+  if (dtype == RR_Q4_0) return n / 32 * 18;
+  return n * element_bytes(dtype);
+}
+
+// True for a type that pools have, rows of whole blocks, and elements row-major without gaps.
+[[maybe_unused]] inline bool dense_pool(const rr_tensor& t) {
+  if (t.dtype == RR_F32 || t.dtype == RR_F16 || t.dtype == RR_BF16) return dense(t);
+  if ((t.dtype != RR_Q8_0 && t.dtype != RR_Q4_0) || t.layout != RR_LAYOUT_PLAIN || t.rank < 1)
+    return false;
+  const int64_t last = t.shape[t.rank - 1];
+  if (last % 32 != 0) return false;
+  if (last > 32 && t.strides[t.rank - 1] != pool_bytes(t.dtype, 32)) return false;
+  int64_t step = pool_bytes(t.dtype, last);
+  for (int i = t.rank - 2; i >= 0; --i) {
+    if (t.shape[i] != 1 && t.strides[i] != step) return false;
+    step *= t.shape[i];
+  }
+  return true;
+}
+
+[[maybe_unused]] inline Pool pool_of(const rr_tensor& t) {
+  const int64_t head = pool_bytes(t.dtype, t.shape[2]);
+  const int64_t align = 4 * element_bytes(t.dtype);
+  const bool plain = align > 0;
+  return {static_cast<const char*>(t.data),
+          head * t.shape[1],
+          head,
+          t.dtype,
+          static_cast<int>(t.shape[2]),
+          plain && head % align == 0 && reinterpret_cast<uintptr_t>(t.data) % align == 0};
+}
+
+__device__ inline unsigned halves_at(const char* p) {
+  const uint16_t* at = reinterpret_cast<const uint16_t*>(p);
+  return at[0] | static_cast<unsigned>(at[1]) << 16;
+}
+
+// Elements d .. d + 3 of a row as they lie; d is a multiple of 4 below the size. Of block types
+// also the scale, and above it which nibbles. f32 is not fetched ahead.
+__device__ inline uint2 fetch4(const Pool& pool, const char* row, int d) {
+  if (pool.dtype == RR_Q8_0) {
+    const char* block = row + d / 32 * 34;
+    return make_uint2(halves_at(block + 2 + d % 32), *reinterpret_cast<const uint16_t*>(block));
+  }
+  if (pool.dtype == RR_Q4_0) {
+    const char* block = row + d / 32 * 18;
+    const unsigned scale = *reinterpret_cast<const uint16_t*>(block);
+    return make_uint2(halves_at(block + 2 + d % 16), scale | (d / 16 % 2u) << 16);
+  }
+  const uint16_t* at = reinterpret_cast<const uint16_t*>(row) + d;
+  if (pool.dtype == RR_F32) return make_uint2(0, 0);
+  if (pool.fours) return *reinterpret_cast<const uint2*>(at);
+  const int left = pool.size - d;
+  const unsigned a = at[0], b = left > 1 ? at[1] : 0, c = left > 2 ? at[2] : 0;
+  const unsigned e = left > 3 ? at[3] : 0;
+  return make_uint2(a | b << 16, c | e << 16);
+}
+
+__device__ inline float4 read4(const Pool& pool, const char* row, int d) {
+  const float* at = reinterpret_cast<const float*>(row) + d;
+  if (pool.fours) return *reinterpret_cast<const float4*>(at);
+  const int left = pool.size - d;
+  return make_float4(at[0], left > 1 ? at[1] : 0.0f, left > 2 ? at[2] : 0.0f,
+                     left > 3 ? at[3] : 0.0f);
+}
+
+__device__ inline float byte_at(unsigned four, int i) {
+  return static_cast<float>(static_cast<int8_t>(four >> (8 * i)));
+}
+
+__device__ inline float nibble_at(unsigned four, int i, int shift) {
+  return static_cast<float>(static_cast<int>(four >> (8 * i + shift) & 15) - 8);
+}
+
+__device__ inline float4 decode4(uint2 raw, uint32_t dtype) {
+  if (dtype == RR_F16)
+    return make_float4(half_to_float(static_cast<uint16_t>(raw.x)),
+                       half_to_float(static_cast<uint16_t>(raw.x >> 16)),
+                       half_to_float(static_cast<uint16_t>(raw.y)),
+                       half_to_float(static_cast<uint16_t>(raw.y >> 16)));
+  if (dtype == RR_BF16)
+    return make_float4(bf16_to_float(static_cast<uint16_t>(raw.x)),
+                       bf16_to_float(static_cast<uint16_t>(raw.x >> 16)),
+                       bf16_to_float(static_cast<uint16_t>(raw.y)),
+                       bf16_to_float(static_cast<uint16_t>(raw.y >> 16)));
+  const float scale = half_to_float(static_cast<uint16_t>(raw.y));
+  if (dtype == RR_Q8_0)
+    return make_float4(scale * byte_at(raw.x, 0), scale * byte_at(raw.x, 1),
+                       scale * byte_at(raw.x, 2), scale * byte_at(raw.x, 3));
+  const int shift = raw.y >> 16 ? 4 : 0;
+  return make_float4(scale * nibble_at(raw.x, 0, shift), scale * nibble_at(raw.x, 1, shift),
+                     scale * nibble_at(raw.x, 2, shift), scale * nibble_at(raw.x, 3, shift));
+}
+
+}  // namespace

@@ -1,0 +1,100 @@
+// A card, its memory, and pinned host memory. Everything on one card is ordered by one stream.
+#pragma once
+
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+namespace riverrun {
+
+struct Fault;
+
+class CudaError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Throws CudaError: "what: CUDA's own words".
+void must(cudaError_t status, const std::string& what);
+
+struct CardInfo {
+  std::string name;
+  int major, minor, multiprocessors;
+  int64_t total_bytes;
+};
+
+// Number of cards; throws CudaError where there is no driver or no card.
+int card_count();
+CardInfo card_info(int index);
+
+class Card {
+ public:
+  explicit Card(int index);
+  ~Card();
+  Card(const Card&) = delete;
+  Card& operator=(const Card&) = delete;
+
+  // Makes this the calling thread's card, as every entry from outside does.
+  void use() const;
+  int64_t free_bytes() const;
+  void synchronize() const;
+
+  int index() const { return index_; }
+  cudaStream_t stream() const { return stream_; }
+  int multiprocessors() const { return info_.multiprocessors; }
+  Fault* fault() const { return fault_; }
+
+ private:
+  const int index_;
+  CardInfo info_;
+  cudaStream_t stream_ = nullptr;
+  Fault* fault_ = nullptr;
+};
+
+// Page-locked host memory, which the card copies from and to in the background.
+class PinnedMemory {
+ public:
+  explicit PinnedMemory(int64_t size);
+  ~PinnedMemory();
+  PinnedMemory(const PinnedMemory&) = delete;
+  PinnedMemory& operator=(const PinnedMemory&) = delete;
+
+  char* data() const { return data_; }
+  int64_t size() const { return size_; }
+
+ private:
+  char* data_ = nullptr;
+  const int64_t size_;
+};
+
+// Memory of one card, zero when made. Offsets and sizes in bytes; std::out_of_range beyond it.
+class CardMemory {
+ public:
+  CardMemory(std::shared_ptr<Card> card, int64_t size);
+  ~CardMemory();
+  CardMemory(const CardMemory&) = delete;
+  CardMemory& operator=(const CardMemory&) = delete;
+
+  // Return when the host memory may be used again. write streams through pinned memory.
+  void read(int64_t at, void* to, int64_t size) const;
+  void write(int64_t at, const void* from, int64_t size);
+  // Take their turn on the stream.
+  void fill(int64_t at, int64_t size, int value);
+  void copy(int64_t at, const CardMemory& from, int64_t from_at, int64_t size);
+
+  char* data() const { return data_; }
+  int64_t size() const { return size_; }
+  const std::shared_ptr<Card>& card() const { return card_; }
+
+ private:
+  void check(int64_t at, int64_t size) const;
+
+  const std::shared_ptr<Card> card_;
+  char* data_ = nullptr;
+  const int64_t size_;
+};
+
+}  // namespace riverrun

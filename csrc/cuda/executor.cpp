@@ -1,0 +1,163 @@
+#include "executor.hpp"
+
+#include <stdio.h>
+
+namespace riverrun {
+
+namespace {
+
+void meet_nobody(const rr_exec*) {}
+
+int64_t take_nothing(const rr_exec*) {
+  return 0;
+}
+
+}  // namespace
+
+BoundCuda::BoundCuda(std::shared_ptr<const Plan> plan, std::shared_ptr<Card> card,
+                     std::vector<Region> regions, Region workspace, std::vector<Transfer> uploads,
+                     std::vector<Transfer> downloads, bool recorded)
+    : plan_(std::move(plan)),
+      card_(std::move(card)),
+      regions_(std::move(regions)),
+      workspace_(std::move(workspace)),
+      uploads_(std::move(uploads)),
+      downloads_(std::move(downloads)) {
+  const auto& needed = plan_->needed();
+  if (regions_.size() != needed.size()) throw std::invalid_argument("one buffer each is needed");
+  for (size_t i = 0; i < needed.size(); ++i)
+    if (regions_[i].size < needed[i])
+      throw std::invalid_argument("buffer " + std::to_string(i) + " has " +
+                                  std::to_string(regions_[i].size) + " bytes, needs " +
+                                  std::to_string(needed[i]));
+  if (workspace_.size < static_cast<int64_t>(plan_->workspace_bytes()))
+    throw std::invalid_argument("workspace too small");
+
+  const auto& nodes = plan_->nodes();
+  tensors_.resize(nodes.size());
+  for (size_t n = 0; n < nodes.size(); ++n) {
+    rr_node view = nodes[n].data->view();
+    auto& all = tensors_[n];
+    all.assign(view.inputs, view.inputs + view.n_inputs);
+    all.insert(all.end(), view.outputs, view.outputs + view.n_outputs);
+    for (uint32_t i = 0; i < all.size(); ++i) {
+      const Location& at =
+          i < view.n_inputs ? nodes[n].inputs[i] : nodes[n].outputs[i - view.n_inputs];
+      const bool absent = at.buffer < 0 || all[i].dtype == RR_ABSENT;
+      all[i].data = absent ? nullptr : regions_[at.buffer].data() + at.offset;
+    }
+    view.inputs = all.data();
+    view.outputs = all.data() + view.n_inputs;
+    views_.push_back(view);
+  }
+  card_->use();
+  if (recorded) record();
+}
+
+BoundCuda::~BoundCuda() {
+  if (!graph_) return;
+  cudaSetDevice(card_->index());
+  cudaStreamSynchronize(card_->stream());
+  cudaGraphExecDestroy(graph_);
+}
+
+// Relaxed, because a kernel that is met for the first time may have to be loaded, which calls that
+// other modes forbid.
+void BoundCuda::record() {
+  cudaGraph_t graph = nullptr;
+  must(cudaStreamBeginCapture(card_->stream(), cudaStreamCaptureModeRelaxed), "recording a graph");
+  try {
+    enqueue();
+  } catch (...) {
+    cudaStreamEndCapture(card_->stream(), &graph);
+    if (graph) cudaGraphDestroy(graph);
+    throw;
+  }
+  must(cudaStreamEndCapture(card_->stream(), &graph), "recording a graph");
+  const cudaError_t status = cudaGraphInstantiate(&graph_, graph, 0);
+  cudaGraphDestroy(graph);
+  must(status, "instantiating a graph");
+  must(cudaGraphUpload(graph_, card_->stream()), "uploading a graph");
+}
+
+void BoundCuda::fail(const rr_exec* exec, const char* message) {
+  *static_cast<Exec*>(static_cast<CudaExec*>(exec->impl))->failed = message;
+}
+
+void BoundCuda::launch(size_t n) {
+  std::string failed;
+  Exec own;
+  static_cast<CudaExec&>(own) = {card_->stream(), card_->fault(), static_cast<int>(n),
+                                 card_->multiprocessors()};
+  own.failed = &failed;
+  const rr_exec exec{sizeof(rr_exec),
+                     0,
+                     1,
+                     workspace_.memory ? workspace_.data() : nullptr,
+                     static_cast<size_t>(workspace_.size),
+                     &meet_nobody,
+                     &BoundCuda::fail,
+                     static_cast<CudaExec*>(&own),
+                     &take_nothing};
+  const PlanNode& node = plan_->nodes()[n];
+  node.kernel->run(&views_[n], &exec);
+  if (failed.empty()) return;
+  cudaGetLastError();
+  throw CudaError(node.data->op() + ": " + failed + " [" + node.label + "]");
+}
+
+void BoundCuda::enqueue(std::vector<cudaEvent_t>* marks) {
+  const cudaStream_t stream = card_->stream();
+  for (const Transfer& t : uploads_)
+    must(cudaMemcpyAsync(t.region.data(), t.host->data() + t.host_offset, t.region.size,
+                         cudaMemcpyHostToDevice, stream),
+         "copying to the card");
+  if (marks) must(cudaEventRecord((*marks)[0], stream), "recording an event");
+  for (size_t n = 0; n < views_.size(); ++n) {
+    launch(n);
+    if (marks) must(cudaEventRecord((*marks)[n + 1], stream), "recording an event");
+  }
+  for (const Transfer& t : downloads_)
+    must(cudaMemcpyAsync(t.host->data() + t.host_offset, t.region.data(), t.region.size,
+                         cudaMemcpyDeviceToHost, stream),
+         "copying from the card");
+}
+
+void BoundCuda::start() {
+  card_->use();
+  if (graph_)
+    must(cudaGraphLaunch(graph_, card_->stream()), "starting a graph");
+  else
+    enqueue();
+}
+
+std::string BoundCuda::finish() {
+  card_->synchronize();
+  Fault& fault = *card_->fault();
+  if (!fault.set) return "";
+  char message[256];
+  snprintf(message, sizeof message, fault.message, fault.a, fault.b);
+  const size_t at = static_cast<size_t>(fault.node);
+  fault = Fault{};
+  if (at >= views_.size()) return message;
+  const PlanNode& node = plan_->nodes()[at];
+  return node.data->op() + ": " + message + " [" + node.label + "]";
+}
+
+std::string BoundCuda::profile(std::vector<int64_t>& nanoseconds) {
+  card_->use();
+  std::vector<cudaEvent_t> marks(views_.size() + 1);
+  for (cudaEvent_t& mark : marks) must(cudaEventCreate(&mark), "making an event");
+  enqueue(&marks);
+  const std::string failed = finish();
+  nanoseconds.assign(views_.size(), 0);
+  for (size_t n = 0; n < views_.size(); ++n) {
+    float ms = 0.0f;
+    must(cudaEventElapsedTime(&ms, marks[n], marks[n + 1]), "reading an event");
+    nanoseconds[n] = static_cast<int64_t>(ms * 1e6f);
+  }
+  for (cudaEvent_t mark : marks) cudaEventDestroy(mark);
+  return failed;
+}
+
+}  // namespace riverrun

@@ -1,0 +1,66 @@
+// A plan bound to memory of one card: copies in, kernels, copies out, recorded once as a CUDA
+// graph and replayed.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device.hpp"
+#include "fault.hpp"
+#include "plan.hpp"
+
+namespace riverrun {
+
+// A part of a card's memory.
+struct Region {
+  std::shared_ptr<CardMemory> memory;
+  int64_t offset = 0, size = 0;
+  char* data() const { return memory->data() + offset; }
+};
+
+// Bytes that go between pinned host memory and the card in every run.
+struct Transfer {
+  std::shared_ptr<PinnedMemory> host;
+  int64_t host_offset;
+  Region region;
+};
+
+class BoundCuda {
+ public:
+  // regions: one per plan buffer. Throws std::invalid_argument when one is short, CudaError when a
+  // kernel cannot be launched.
+  BoundCuda(std::shared_ptr<const Plan> plan, std::shared_ptr<Card> card,
+            std::vector<Region> regions, Region workspace, std::vector<Transfer> uploads,
+            std::vector<Transfer> downloads, bool record);
+  ~BoundCuda();
+  BoundCuda(const BoundCuda&) = delete;
+  BoundCuda& operator=(const BoundCuda&) = delete;
+
+  // Puts a run on the card's stream.
+  void start();
+  // Waits for the stream. Returns "" or what was wrong with the data of a run.
+  std::string finish();
+  // One run with the time of each node.
+  std::string profile(std::vector<int64_t>& nanoseconds);
+
+ private:
+  struct Exec : CudaExec {
+    std::string* failed;
+  };
+  static void fail(const rr_exec* exec, const char* message);
+  void enqueue(std::vector<cudaEvent_t>* marks = nullptr);
+  void launch(size_t node);
+  void record();
+
+  const std::shared_ptr<const Plan> plan_;
+  const std::shared_ptr<Card> card_;
+  const std::vector<Region> regions_;
+  const Region workspace_;
+  const std::vector<Transfer> uploads_, downloads_;
+  std::vector<std::vector<rr_tensor>> tensors_;
+  std::vector<rr_node> views_;
+  cudaGraphExec_t graph_ = nullptr;
+};
+
+}  // namespace riverrun

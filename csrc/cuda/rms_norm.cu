@@ -1,0 +1,43 @@
+// rms_norm: y = x * w / sqrt(mean(x*x, last axis) + eps), a warp or a block a row.
+
+#include "row_length.cuh"
+
+namespace {
+
+int supports(const rr_node* node, char* why, size_t size) {
+  const rr_tensor& x = node->inputs[0];
+  if (x.dtype != RR_F32 || !dense_tail(x, 1)) return refuse(why, size, "x needs dense f32 rows");
+  if (present(node->inputs[1]) && !dense(node->inputs[1]))
+    return refuse(why, size, "w needs to be dense");
+  return 1;
+}
+
+struct RootMeanSquare {
+  int64_t width;
+  double eps;
+
+  __device__ float operator()(float squares) const {
+    return sqrtf(squares / static_cast<float>(width) + static_cast<float>(eps));
+  }
+  __device__ double operator()(double squares) const {
+    return sqrt(squares / static_cast<double>(width) + eps);
+  }
+};
+
+template <int group>
+__global__ void rms_norm_rows(Rows x, const float* w, Rows y, int64_t rows, RootMeanSquare length) {
+  divide_rows<group>(x, w, y, rows, length.width, length);
+}
+
+void run(const rr_node* node, const rr_exec* exec) {
+  const rr_tensor &x = node->inputs[0], &w = node->inputs[1], &y = node->outputs[0];
+  if (numel(x) == 0) return;
+  const int64_t rows = n_rows(x), width = x.shape[x.rank - 1];
+  const float* weight = present(w) ? data<const float>(w) : nullptr;
+  const RootMeanSquare length = {width, attr_float(node, "eps", 0.0)};
+  RR_LAUNCH_ROWS(exec, rms_norm_rows, rows, width, rows_of(x), weight, rows_of(y), rows, length);
+}
+
+}  // namespace
+
+RR_CUDA_KERNEL(rms_norm, RR_ROW_EXACT, "rms_norm", "cuda", "", 0, supports, nullptr, run)

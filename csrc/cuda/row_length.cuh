@@ -1,0 +1,61 @@
+// y = x / length(sum of x*x over the row) * w: what rms_norm and l2_norm share.
+#pragma once
+
+#include "rows.cuh"
+
+namespace {
+
+struct LengthRow {
+  const float* x;
+  const float* w;  // or null
+  float* y;
+  int64_t width;
+};
+
+// The row in arithmetic of type T. False, and nothing is written, where T's range is too small.
+template <int group, typename T, typename Length>
+__device__ inline bool divide_row(const LengthRow& row, const Length& length) {
+  const bool quads = in_quads(row.x, row.width);
+  const int first = 4 * (threadIdx.x % group);
+  T sum = 0;
+#pragma unroll 2
+  for (int64_t i = first; i < row.width; i += 4 * group) {
+    const float4 v = load_quad(row.x, i, row.width, quads, 0.0f);
+    const T a = v.x, b = v.y, c = v.z, d = v.w;
+    sum += (a * a + b * b) + (c * c + d * d);
+  }
+  sum = group_sum<group>(sum);
+  const T divisor = length(sum);
+  if (sizeof(T) == sizeof(float) && !(sum <= T(1e37) && divisor >= T(1e-15))) return false;
+  const T factor = T(1) / divisor;
+  const bool stores = quads && in_quads(row.y, row.width), weighs = row.w && in_quads(row.w, 4);
+#pragma unroll 2
+  for (int64_t i = first; i < row.width; i += 4 * group) {
+    float4 v = load_quad(row.x, i, row.width, quads, 0.0f);
+    v.x = static_cast<float>(v.x * factor);
+    v.y = static_cast<float>(v.y * factor);
+    v.z = static_cast<float>(v.z * factor);
+    v.w = static_cast<float>(v.w * factor);
+    if (row.w) {
+      const float4 w = load_quad(row.w, i, row.width, quads && weighs, 0.0f);
+      v.x *= w.x;
+      v.y *= w.y;
+      v.z *= w.z;
+      v.w *= w.w;
+    }
+    store_quad(row.y, i, row.width, stores, v);
+  }
+  return true;
+}
+
+// f64 only for rows whose squares leave f32.
+template <int group, typename Length>
+__device__ inline void divide_rows(const Rows& x, const float* w, const Rows& y, int64_t rows,
+                                   int64_t width, const Length& length) {
+  const int64_t r = own_row<group>();
+  if (r >= rows) return;
+  const LengthRow row = {row_at(x, r), w, row_at(y, r), width};
+  if (!divide_row<group, float>(row, length)) divide_row<group, double>(row, length);
+}
+
+}  // namespace

@@ -1,0 +1,199 @@
+// ssm_conv: a thread takes a channel through a piece of a sequence, its window in registers. The
+// thread with a sequence's first piece, which alone reads the old tail, also writes the new ones;
+// so a piece is never shorter than a tail.
+#include "kept_state.cuh"
+
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kPiece = 16;  // tokens, where the taps are known before
+
+int supports(const rr_node* node, char* why, size_t size) {
+  const rr_tensor &x = node->inputs[0], &w = node->inputs[1];
+  if (x.dtype != RR_F32 || x.rank != 2 || !dense_tail(x, 1))
+    return refuse(why, size, "x needs dense f32 rows");
+  if (w.dtype != RR_F32 || w.layout != RR_LAYOUT_PLAIN || !dense(w))
+    return refuse(why, size, "w needs to be dense f32");
+  if (node->inputs[2].dtype != RR_I32 || !dense(node->inputs[2]))
+    return refuse(why, size, "seq_offsets needs to be dense i32");
+  const char* complaint =
+      kept_complaint(node->inputs[4], node->inputs[3], node->inputs[5], node->inputs[6]);
+  if (*complaint) return refuse(why, size, complaint);
+  complaint = replay_complaint(node->inputs + 7, node->inputs[4], x.shape[1]);
+  return *complaint ? refuse(why, size, complaint) : 1;
+}
+
+struct Task {
+  const float *x, *w;
+  float* y;
+  int64_t x_stride, y_stride;  // floats from row to row
+  int64_t channels;
+  int taps, piece;
+  Sequences all;
+};
+
+// Channel c of a sequence's inputs; they are numbered from the pass's first token, and negative
+// ones come from the log, and before that from the old tail.
+struct Line {
+  const float *x, *tail;
+  int64_t x_stride, channels;
+  const Sequences* all;
+  int b, live, taps;
+  int64_t c;
+
+  __device__ float operator()(int i) const {
+    if (i >= 0) return x[i * x_stride];
+    if (i >= -live) return all->replay.entry(all->kept, b, live + i)[c];
+    return tail[(i + live + taps - 1) * channels];
+  }
+};
+
+__device__ inline Line line_of(const Task& task, const Pass& pass, int b, int64_t c) {
+  const Kept& kept = task.all.kept;
+  return {task.x + task.all.batch.first(b) * task.x_stride + c,
+          kept.plane(b, kept.source(b)) + c,
+          task.x_stride,
+          task.channels,
+          &task.all,
+          b,
+          pass.folded + pass.held,
+          task.taps,
+          c};
+}
+
+// kTaps: 0 where the number is not known before.
+template <int kTaps>
+__device__ inline void convolve(const Task& task, const Line& line, float* y, int begin, int end) {
+  const float* w = task.w + line.c * task.taps;
+  if constexpr (kTaps == 0) {
+    for (int i = begin; i < end; ++i) {
+      float sum = 0.0f;
+      for (int t = 0; t < task.taps; ++t) sum = fmaf(w[t], line(i - task.taps + 1 + t), sum);
+      y[i * task.y_stride] = sum;
+    }
+  } else {
+    float tap[kTaps], window[kTaps], ahead[kPiece];
+#pragma unroll
+    for (int t = 0; t < kTaps; ++t) tap[t] = w[t];
+#pragma unroll
+    for (int t = 0; t + 1 < kTaps; ++t) window[t + 1] = line(begin - kTaps + 1 + t);
+#pragma unroll
+    for (int i = 0; i < kPiece; ++i)
+      ahead[i] = begin + i < end ? line.x[(begin + i) * line.x_stride] : 0.0f;
+#pragma unroll
+    for (int i = 0; i < kPiece; ++i) {
+      if (begin + i >= end) break;
+#pragma unroll
+      for (int t = 0; t + 1 < kTaps; ++t) window[t] = window[t + 1];
+      window[kTaps - 1] = ahead[i];
+      float sum = 0.0f;
+#pragma unroll
+      for (int t = 0; t < kTaps; ++t) sum = fmaf(tap[t], window[t], sum);
+      y[(begin + i) * task.y_stride] = sum;
+    }
+  }
+}
+
+__device__ inline void store_tail(const Line& line, float* to, int oldest) {
+  for (int t = 0; t + 1 < line.taps; ++t) to[t * line.channels] = line(oldest + t);
+}
+
+// The plane that was read comes last: until then it is the old tail. In itself it moves down, so
+// that nothing is overwritten before it is read.
+__device__ inline void store_tails(const Kept& kept, const Line& line, const Pass& pass) {
+  const int settled = pass.direct - pass.held, states = pass.folded + pass.direct;
+  const int source = kept.source(line.b);
+  int in_place = -1;
+  for (int age = 0; age < kept.planes && age < states; ++age) {
+    const int target = kept.target(line.b, age);
+    if (target == source)
+      in_place = age;
+    else
+      store_tail(line, kept.plane(line.b, target) + line.c, settled - age - line.taps + 1);
+  }
+  if (in_place >= 0)
+    store_tail(line, kept.plane(line.b, source) + line.c, settled - in_place - line.taps + 1);
+}
+
+__device__ inline void log_inputs(const Task& task, const Line& line, const Pass& pass, int begin,
+                                  int end) {
+  const int first = begin > pass.direct ? begin : pass.direct;
+  for (int t = first; t < end; ++t)
+    task.all.replay.place(task.all.kept, pass, line.b, t)[line.c] = line(t);
+}
+
+__device__ inline void clear_padding(const Task& task, int64_t c) {
+  for (int64_t i = task.all.batch.tokens() + blockIdx.y; i < task.all.batch.rows; i += gridDim.y)
+    task.y[i * task.y_stride + c] = 0.0f;
+}
+
+// A sequence and which of its pieces; b < 0 for none. A sequence without tokens has one, too.
+struct Place {
+  int b, piece;
+};
+
+__device__ inline Place place_of(const Batch& batch, int size, int index) {
+  for (int b = 0; b < batch.count; ++b) {
+    const int length = batch.length(b), pieces = length > size ? (length - 1) / size + 1 : 1;
+    if (index < pieces) return {b, index};
+    index -= pieces;
+  }
+  return {-1, 0};
+}
+
+template <int kTaps>
+__global__ void __launch_bounds__(kThreads) convolve_pieces(Task task) {
+  if (!sequences_fit(task.all)) return;
+  const int64_t c = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (c >= task.channels) return;
+  clear_padding(task, c);
+  const Batch& batch = task.all.batch;
+  for (int index = blockIdx.y;; index += gridDim.y) {
+    const Place place = place_of(batch, task.piece, index);
+    if (place.b < 0) return;
+    const Pass pass = task.all.replay.pass(batch, place.b);
+    if (pass.idle()) continue;
+    const Line line = line_of(task, pass, place.b, c);
+    float* y = task.y + batch.first(place.b) * task.y_stride + c;
+    const int begin = place.piece * task.piece;
+    const int end = pass.tokens - begin < task.piece ? pass.tokens : begin + task.piece;
+    convolve<kTaps>(task, line, y, begin, end);
+    log_inputs(task, line, pass, begin, end);
+    if (place.piece == 0) store_tails(task.all.kept, line, pass);
+  }
+}
+
+void run(const rr_node* node, const rr_exec* exec) {
+  const rr_tensor *in = node->inputs, &y = node->outputs[0];
+  const int64_t bytes = sizeof(float), rows = in[0].shape[0], channels = in[0].shape[1];
+  const int taps = static_cast<int>(in[1].shape[1]), piece = taps > kPiece ? taps : kPiece;
+  const Task task = {data<const float>(in[0]),
+                     data<const float>(in[1]),
+                     data<float>(y),
+                     in[0].strides[0] / bytes,
+                     y.strides[0] / bytes,
+                     channels,
+                     taps,
+                     piece,
+                     read_sequences(exec, in[2], rows, in[3], in[4], in[5], in[6], in + 7)};
+  const int64_t pieces = blocks_for(rows, piece) + task.all.batch.count;
+  const dim3 grid(static_cast<unsigned>(blocks_for(channels, kThreads)),
+                  static_cast<unsigned>(pieces < 65535 ? pieces : 65535));
+  switch (taps) {
+    case 2:
+      RR_LAUNCH(exec, convolve_pieces<2>, grid, kThreads, 0, task);
+      break;
+    case 3:
+      RR_LAUNCH(exec, convolve_pieces<3>, grid, kThreads, 0, task);
+      break;
+    case 4:
+      RR_LAUNCH(exec, convolve_pieces<4>, grid, kThreads, 0, task);
+      break;
+    default:
+      RR_LAUNCH(exec, convolve_pieces<0>, grid, kThreads, 0, task);
+  }
+}
+
+}  // namespace
+
+RR_CUDA_KERNEL(ssm_conv, RR_ROW_EXACT, "ssm_conv", "cuda", "", 0, supports, nullptr, run)
