@@ -101,6 +101,12 @@ def _open_card(index: int) -> Any:
         return _cuda.Card(index)
 
 
+def free_bytes(index: int) -> int:
+    """Bytes of a card's memory that nobody uses now. Raises BackendError as CudaBackend does."""
+    with _told():
+        return int(_open_card(index).free_bytes)
+
+
 class CudaPools(Pools):
     """States in device memory."""
 

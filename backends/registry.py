@@ -16,6 +16,8 @@ from .plugin import PluginBackend, plugin_paths, plugins
 from .reference import ReferenceBackend
 from .scheduler import SplitBackend
 
+_CARD = re.compile(r"cuda(?::(\d+))?")
+
 
 @dataclass(frozen=True)
 class Device:
@@ -72,10 +74,17 @@ def _open(name: str, threads: int | None) -> Backend:
         return ReferenceBackend()
     if name == "null":
         return NullBackend()
-    if re.fullmatch(r"cuda(:\d+)?", name):
-        return cuda.CudaBackend(int(name.partition(":")[2] or 0))
+    if found := _CARD.fullmatch(name):
+        return cuda.CudaBackend(int(found[1] or 0))
     outside = plugins(threads)
     if name in outside:
         return outside[name]
     known = ", ".join(["auto", *(d.name for d in devices()), "null"])
     raise BackendError(f"device {name!r} is not in this build of riverrun; devices: {known}")
+
+
+def free_bytes(name: str) -> int:
+    """Bytes of memory that a CUDA device has free now. Raises BackendError for other devices."""
+    if not (found := _CARD.fullmatch(name)):
+        raise BackendError(f"device {name!r} has no memory of its own")
+    return cuda.free_bytes(int(found[1] or 0))

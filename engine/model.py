@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
-from ..backends import Plan, open_backend
+from ..backends import Plan
+from ..backends.debug import watched
 from ..models import ModelFile, load_file
 from ..models.step import DRAFT_HEAD, Capacity, StepShape
 from ..models.tokenizer import Tokenizer
@@ -17,6 +18,7 @@ from .constraints import Constraint, compile_constraint
 from .constraints.kinds import Source
 from .decoding import open_decoding
 from .generate import Generation, Options
+from .offload import Offload, open_for
 from .sampler import SamplerParams
 from .session import Session
 from .session_plan import SessionOptions, SessionPlan, plan_session
@@ -28,9 +30,15 @@ Progress = Callable[[int, int], None]
 class Model:
     """A model on a device. May serve many sessions and threads; plans are shared by all."""
 
-    def __init__(self, source: ModelFile, device: str = "auto", threads: int | None = None) -> None:
+    def __init__(
+        self,
+        source: ModelFile,
+        device: str = "auto",
+        threads: int | None = None,
+        offload: Offload | None = None,
+    ) -> None:
         self.source = source
-        self.backend = open_backend(device, threads)
+        self.backend = watched(open_for(source, device, threads, offload or Offload()))
         self.weights: Any = self.backend.load_weights(source.weights)
         self._plans: dict[tuple[StepShape, Capacity, str, str], Plan] = {}
         self._lock = threading.Lock()
@@ -145,13 +153,16 @@ def load(
     threads: int | None = None,
     progress: Progress | None = None,
     draft_head: int = 0,
+    offload: Offload | None = None,
 ) -> Model:
-    """Load a GGUF model onto a device: "auto", "cpu" or "reference".
+    """Load a GGUF model onto a device: "auto", "cpu", "cuda", "cuda:1", "reference", or several
+    with commas between; cards split it by layers.
 
     threads: for the CPU, by default what affinity and the cgroup quota allow. progress is called
     with (bytes done, bytes in all). draft_head: offer the first so many tokens of the vocabulary as
-    a smaller head for drafts (Speculation.draft_head). Raises ModelError or BackendError."""
-    model = Model(load_file(path, draft_head), device, threads)
+    a smaller head for drafts (Speculation.draft_head). offload: how many layers go to the cards.
+    Raises ModelError or BackendError."""
+    model = Model(load_file(path, draft_head), device, threads, offload)
     _warm(model, progress)
     return model
 

@@ -10,7 +10,7 @@ import typer
 
 from .loading import load_model
 from .messages import note
-from .options import DeviceName, Json, ModelPath, Threads, integers
+from .options import DeviceName, GpuLayers, Json, ModelPath, Threads, gpu_layers, integers
 
 Sizes: TypeAlias = Annotated[
     str, typer.Option("-p", metavar="N,N,...", help="Tokens per pass, each a test of its own.")
@@ -45,6 +45,7 @@ def bench(
     repetitions: Repetitions = 5,
     ctx: Context = None,
     device: DeviceName = "auto",
+    layers: GpuLayers = None,
     peer: WithPeer = False,
     as_json: Json = False,
 ) -> None:
@@ -54,12 +55,14 @@ def bench(
     ./spec."""
     from ..bench.report import print_report, run_report
     from ..bench.throughput import make_tests
+    from ..engine.offload import Offload
 
     tests = make_tests(integers("-p", sizes, least=1), n)
     need = max(test.context for test in tests)
     if ctx is not None and ctx < need:
         raise typer.BadParameter(f"these tests need {need} tokens, got {ctx}", param_hint="-c")
-    loaded = load_model(model, device, threads)
+    offload = Offload(gpu_layers(layers), ctx or need)
+    loaded = load_model(model, device, threads, offload=offload)
     watched = sys.stderr is not None and sys.stderr.isatty()
     report = run_report(
         loaded,

@@ -8,16 +8,23 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ..engine import Model
+    from ..engine.offload import Offload
 
 
-def load_model(path: Path | None, device: str, threads: int | None, draft_head: int = 0) -> Model:
+def load_model(
+    path: Path | None,
+    device: str,
+    threads: int | None,
+    draft_head: int = 0,
+    offload: Offload | None = None,
+) -> Model:
     """The model at path, or the bundled demo. A bar on standard error while weights are laid out,
     if that is a terminal. Raises what `riverrun.load` raises."""
     import riverrun
 
     source = path or riverrun.DEMO_MODEL
     if sys.stderr is None or not sys.stderr.isatty():
-        return riverrun.load(source, device, threads, draft_head=draft_head)
+        return riverrun.load(source, device, threads, draft_head=draft_head, offload=offload)
 
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
@@ -31,4 +38,5 @@ def load_model(path: Path | None, device: str, threads: int | None, draft_head: 
             threads,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
             draft_head=draft_head,
+            offload=offload,
         )

@@ -30,6 +30,16 @@ DeviceName: TypeAlias = Annotated[
         help="auto, or names that `devices` lists, commas between; earlier ones go first.",
     ),
 ]
+GpuLayers: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--gpu-layers",
+        metavar="N|auto",
+        help="How many of the last layers run on the cards, the head counting as one; auto: as "
+        "many as fit. The others run on the processor.",
+        show_default="all",
+    ),
+]
 Json: TypeAlias = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on standard output.")
 ]
@@ -46,3 +56,10 @@ def integers(option: str, text: str, least: int) -> list[int]:
             f"expected integers >= {least} separated by commas, got {text!r}", param_hint=option
         )
     return numbers
+
+
+def gpu_layers(text: str | None) -> int | str | None:
+    """What --gpu-layers asks for. Raises typer.BadParameter."""
+    if text is None or text == "auto":
+        return text
+    return integers("--gpu-layers", text, least=0)[0]

@@ -11,7 +11,7 @@ import typer
 from .constraints import Grammar, GrammarFile, JsonSchema, Regex, asked_constraint
 from .loading import load_model
 from .messages import note
-from .options import DeviceName, Json, ModelPath, Threads, integers
+from .options import DeviceName, GpuLayers, Json, ModelPath, Threads, gpu_layers, integers
 from .speculation import (
     Acceptance,
     Asked,
@@ -105,6 +105,7 @@ def run(
     ctx: Context = None,
     threads: Threads = None,
     device: DeviceName = "auto",
+    layers: GpuLayers = None,
     stop: Stop = None,
     ignore_eos: IgnoreEos = False,
     cache_type_k: CacheTypeK = "f16",
@@ -163,7 +164,7 @@ def run(
     )
     asked.check()
     must = asked_constraint(json_schema, regex, grammar, grammar_file)
-    loaded = load_model(model, device, threads, draft_head)
+    loaded = load_model(model, device, threads, draft_head, asked.offload(gpu_layers(layers), ctx))
     plan = loaded.plan_session(
         ctx, cache_type_k=cache_type_k, cache_type_v=cache_type_v, **asked.session_options()
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -12,6 +12,7 @@ from .loading import load_model
 
 if TYPE_CHECKING:
     from ..engine import Model
+    from ..engine.offload import Offload
     from ..speculative import Speculation
 
 Option = typer.Option
@@ -143,6 +144,16 @@ class Asked:
             "rollback": self.rollback,
             "n_rs_seq": most if self.n_rs_seq is None else self.n_rs_seq,
         }
+
+    def offload(self, layers: int | str | None, ctx: int | None) -> Offload:
+        """Which layers go to cards, with room for rollback and for a draft model beside them."""
+        from ..engine.offload import Offload
+
+        plain = Offload(layers, ctx, self.session_options()["n_rs_seq"])
+        if "draft" not in self.kinds or self.draft_model is None or layers != "auto":
+            return plain
+        draft = self.draft_model.stat().st_size if self.draft_model.exists() else 0
+        return replace(plain, reserve=plain.reserve + draft)
 
     def _speculation(self, draft_model: Model | None) -> Speculation:
         from ..speculative import Speculation

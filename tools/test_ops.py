@@ -49,6 +49,14 @@ FromModel: TypeAlias = Annotated[
     Path | None,
     typer.Option("--from-model", metavar="FILE", help="The nodes of this model's steps as cases."),
 ]
+Kind: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--kind",
+        metavar="step|prefill",
+        help="Plans to check: step takes row-exact kernels only, prefill the fastest.",
+    ),
+]
 Write: TypeAlias = Annotated[
     Path | None, typer.Option("--write", metavar="FILE", help="With --support: the counts as JSON.")
 ]
@@ -63,6 +71,7 @@ def test_ops(
     rows: Rows = False,
     from_model: FromModel = None,
     write: Write = None,
+    kind: Kind = "step",
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
@@ -74,11 +83,15 @@ def test_ops(
         )
     if write and not support:
         raise typer.BadParameter("goes with --support", param_hint="--write")
+    if kind not in ("step", "prefill"):
+        raise typer.BadParameter(f"step or prefill, got {kind!r}", param_hint="--kind")
+    if kind == "prefill" and (rows or support):
+        raise typer.BadParameter("rows are those of step plans", param_hint="--kind")
     with _usage():
         if support:
             _support(_devices(backend), op, write, as_json)
             return
-        chosen = _choose(op, case, perf, from_model)
+        chosen = _choose(op, case, perf, from_model, kind)
     name = backend or "cpu"
     _require_device(name)
     if rows:
@@ -134,9 +147,10 @@ def _devices(name: str | None) -> list[Backend]:
 
 
 def _choose(
-    ops: list[str] | None, ids: list[str] | None, perf: bool, model: Path | None
+    ops: list[str] | None, ids: list[str] | None, perf: bool, model: Path | None, kind: str
 ) -> list[tuple[str, BoundCase]]:
-    """(plan kind, case) of what is to run; a case asked for by id runs whatever it is for."""
+    """(plan kind, case) of what is to run; a case asked for by id runs whatever it is for, and the
+    nodes of a model in the plans that they are in."""
     from ..bench.model_cases import model_cases
     from ..bench.op_cases import find_cases, registered_cases
 
@@ -149,7 +163,7 @@ def _choose(
         cases = find_cases(ids, cases)
     elif not model:
         cases = [c for c in cases if ("perf" in c.tags) == perf]
-    return [(getattr(case, "kind", "step"), case) for case in cases]
+    return [(getattr(case, "kind", kind), case) for case in cases]
 
 
 def _run_cases(

@@ -55,30 +55,30 @@ __device__ inline unsigned halves_at(const char* p) {
 }
 
 // Elements d .. d + 3 of a row as they lie; d is a multiple of 4 below the size. Of block types
-// also the scale, and above it which nibbles. f32 is not fetched ahead.
-__device__ inline uint2 fetch4(const Pool& pool, const char* row, int d) {
-  if (pool.dtype == RR_Q8_0) {
+// also the scale, and above it which nibbles.
+template <uint32_t dtype>
+__device__ inline uint2 fetch4(const char* row, int d, int size, bool fours) {
+  if (dtype == RR_Q8_0) {
     const char* block = row + d / 32 * 34;
     return make_uint2(halves_at(block + 2 + d % 32), *reinterpret_cast<const uint16_t*>(block));
   }
-  if (pool.dtype == RR_Q4_0) {
+  if (dtype == RR_Q4_0) {
     const char* block = row + d / 32 * 18;
     const unsigned scale = *reinterpret_cast<const uint16_t*>(block);
     return make_uint2(halves_at(block + 2 + d % 16), scale | (d / 16 % 2u) << 16);
   }
   const uint16_t* at = reinterpret_cast<const uint16_t*>(row) + d;
-  if (pool.dtype == RR_F32) return make_uint2(0, 0);
-  if (pool.fours) return *reinterpret_cast<const uint2*>(at);
-  const int left = pool.size - d;
+  if (fours) return *reinterpret_cast<const uint2*>(at);
+  const int left = size - d;
   const unsigned a = at[0], b = left > 1 ? at[1] : 0, c = left > 2 ? at[2] : 0;
   const unsigned e = left > 3 ? at[3] : 0;
   return make_uint2(a | b << 16, c | e << 16);
 }
 
-__device__ inline float4 read4(const Pool& pool, const char* row, int d) {
+__device__ inline float4 read4(const char* row, int d, int size, bool fours) {
   const float* at = reinterpret_cast<const float*>(row) + d;
-  if (pool.fours) return *reinterpret_cast<const float4*>(at);
-  const int left = pool.size - d;
+  if (fours) return *reinterpret_cast<const float4*>(at);
+  const int left = size - d;
   return make_float4(at[0], left > 1 ? at[1] : 0.0f, left > 2 ? at[2] : 0.0f,
                      left > 3 ? at[3] : 0.0f);
 }
@@ -91,7 +91,8 @@ __device__ inline float nibble_at(unsigned four, int i, int shift) {
   return static_cast<float>(static_cast<int>(four >> (8 * i + shift) & 15) - 8);
 }
 
-__device__ inline float4 decode4(uint2 raw, uint32_t dtype) {
+template <uint32_t dtype>
+__device__ inline float4 decode4(uint2 raw) {
   if (dtype == RR_F16)
     return make_float4(half_to_float(static_cast<uint16_t>(raw.x)),
                        half_to_float(static_cast<uint16_t>(raw.x >> 16)),

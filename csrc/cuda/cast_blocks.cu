@@ -49,8 +49,10 @@ __global__ void encode_blocks(Blocks blocks, Check finite, Check small) {
   const float value = element(blocks.of, from), end = extreme(value), most = fabsf(end);
   if (encodes<dtype>(most))
     encode<dtype>(value, end, row_at<uint8_t>(blocks.y, row) + b * Encoded<dtype>::bytes);
+  else if (lane == 0 && most < kMost)
+    report(small, b, row);
   else if (lane == 0)
-    report(most < kMost ? small : finite, b, row);
+    report(finite, b, row);
 }
 
 void run(const rr_node* node, const rr_exec* exec) {

@@ -33,6 +33,11 @@ using emulate::load_matrix4;
 using emulate::mma_bf16;
 using emulate::mma_s8;
 
+// Two floats in a register, rounded as by float_to_bf16; `low` in the lower half.
+inline unsigned pack_bf16(float low, float high) {
+  return float_to_bf16(low) | static_cast<unsigned>(float_to_bf16(high)) << 16;
+}
+
 #define RR_LAUNCH_CALL(kernel, grid, block, shared, stream, ...) \
   emulate::launch_kernel(#kernel, grid, block, shared, stream, kernel, __VA_ARGS__)
 
@@ -65,24 +70,43 @@ __device__ inline uint16_t float_to_bf16(float x) {
   return __bfloat16_as_ushort(__float2bfloat16_rn(x));
 }
 
+// Two floats in a register, rounded as by float_to_bf16; `low` in the lower half.
+__device__ inline unsigned pack_bf16(float low, float high) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+  unsigned pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+#else
+  return float_to_bf16(low) | static_cast<unsigned>(float_to_bf16(high)) << 16;
+#endif
+}
+
 // c + the dot product of four signed bytes each.
 __device__ inline int dot4(int a, int b, int c) {
   return __dp4a(a, b, c);
 }
 
+// Cards before compute capability 8.0 do `otherwise`: they have neither these products nor copies.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+#define RR_SINCE_80(otherwise, ...) asm volatile(__VA_ARGS__)
+#else
+#define RR_SINCE_80(otherwise, ...) otherwise
+#endif
+
 // D += A B on tensor cores: A [16, 16] and B [16, 8] of bf16, D f32, in the register layout of
 // mma.sync.m16n8k16.row.col. All lanes of the warp take part.
 __device__ inline void mma_bf16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-      "{%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  RR_SINCE_80(__trap(),
+              "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+              "{%8,%9}, {%0,%1,%2,%3};"
+              : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+              : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
 // The same for signed bytes: A [16, 32], B [32, 8], D s32, mma.sync.m16n8k32.row.col.
 __device__ inline void mma_s8(int (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-  asm volatile(
+  RR_SINCE_80(
+      __trap(),
       "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
       "{%0,%1,%2,%3};"
       : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
@@ -95,23 +119,27 @@ __device__ inline void load_matrix4(unsigned (&r)[4], const void* row) {
   const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(at));
+               : "r"(at)
+               : "memory");
 }
 
 // 16 bytes from global to shared memory in the background; both addresses 16-byte aligned.
 __device__ inline void async_copy16(void* shared, const void* global) {
-  const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(global));
+  RR_SINCE_80(*static_cast<uint4*>(shared) = *static_cast<const uint4*>(global),
+              "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                  static_cast<unsigned>(__cvta_generic_to_shared(shared))),
+              "l"(global)
+              : "memory");
 }
 
 __device__ inline void async_copy_commit() {
-  asm volatile("cp.async.commit_group;");
+  RR_SINCE_80((void)0, "cp.async.commit_group;" ::: "memory");
 }
 
 // Waits until at most `left` of this thread's groups are unfinished.
 template <int left>
 __device__ inline void async_copy_wait() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(left));
+  RR_SINCE_80((void)0, "cp.async.wait_group %0;" ::"n"(left) : "memory");
 }
 
 #endif
@@ -122,8 +150,7 @@ __device__ inline float warp_sum(float x) {
 }
 
 __device__ inline float warp_max(float x) {
-  for (int step = kWarp / 2; step > 0; step /= 2)
-    x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, step));
+  for (int step = kWarp / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, step));
   return x;
 }
 

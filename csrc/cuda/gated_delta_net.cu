@@ -92,6 +92,8 @@ struct __align__(16) Stage {
   float decay[S::kSteps], beta[S::kSteps];
 };
 
+constexpr int kStages = 2;  // one in use, one on its way
+
 // Where a step's operands are in memory. q: null for an entry.
 struct Source {
   const float *k, *q, *v, *decay, *beta;
@@ -308,7 +310,7 @@ __device__ inline void clear(Stage<S, kByKey>& stage) {
 
 template <typename S, bool kByKey>
 __global__ void __launch_bounds__(S::kThreads, 4) run_pass(Task task) {
-  __shared__ Stage<S, kByKey> stages[2];
+  auto* stages = reinterpret_cast<Stage<S, kByKey>*>(dynamic_shared());
   if (!sequences_fit(task.all)) return;
   clear_padding(task);
   const Work work = work_of(task, S::kBlockRows);
@@ -383,9 +385,11 @@ void launch(const rr_node* node, const rr_exec* exec) {
   const int64_t slices = blocks_for(task.size, S::kBlockRows);
   const dim3 grid(static_cast<unsigned>(task.all.batch.count * task.heads * slices));
   if (node->inputs[3].rank == 3)
-    RR_LAUNCH(exec, (run_pass<S, true>), grid, S::kThreads, 0, task);
+    RR_LAUNCH(exec, (run_pass<S, true>), grid, S::kThreads, (kStages * sizeof(Stage<S, true>)),
+              task);
   else
-    RR_LAUNCH(exec, (run_pass<S, false>), grid, S::kThreads, 0, task);
+    RR_LAUNCH(exec, (run_pass<S, false>), grid, S::kThreads, (kStages * sizeof(Stage<S, false>)),
+              task);
 }
 
 void run(const rr_node* node, const rr_exec* exec) {

@@ -58,7 +58,7 @@ constexpr int kSaved = 6;
 // Stacks start at different sets of the caches.
 constexpr size_t kColour = 448, kColours = 16;
 
-thread_local Fiber* starting = nullptr;
+__thread Fiber* starting __attribute__((tls_model("initial-exec")));
 
 }  // namespace
 

@@ -22,6 +22,12 @@ constexpr unsigned kMaxThreads = 1024;
 
 enum class State : uint8_t { kNew, kReady, kBarrier, kCollective, kDone };
 
+struct Copy {
+  void* to;
+  const void* from;
+  int group;
+};
+
 struct Thread {
   State state;
   Fiber* fiber;
@@ -29,6 +35,8 @@ struct Thread {
   unsigned mask;
   void* mine;
   Finish finish;
+  std::vector<Copy> copies;
+  int groups;
 };
 
 class Runner {
@@ -40,6 +48,7 @@ class Runner {
   void collective(unsigned mask, void* mine, Finish finish);
   [[noreturn]] void fail(cudaError_t error, const char* message);
 
+  Thread& current() { return threads_[current_]; }
   unsigned char* shared() const { return shared_.get(); }
   int lane() const { return static_cast<int>(current_ % kLanes); }
 
@@ -72,6 +81,9 @@ class Runner {
   std::unique_ptr<unsigned char, Free> shared_;
 };
 
+// The one that runs a block on this thread; quicker to find than what `runner` has to make.
+__thread Runner* active __attribute__((tls_model("initial-exec")));
+
 Runner& runner() {
   static thread_local Runner instance;
   return instance;
@@ -88,7 +100,7 @@ Order order() {
 }
 
 void Runner::job() {
-  Runner& self = runner();
+  Runner& self = *active;
   (*self.body_)();
   self.threads_[self.current_].state = State::kDone;
   --self.alive_;
@@ -133,6 +145,7 @@ void Runner::run(dim3 grid, dim3 block, size_t shared, const std::function<void(
     abort();
   }
   running_ = true;
+  active = this;
   body_ = &body;
   name_ = name;
   start(block, shared);
@@ -151,7 +164,11 @@ void Runner::run(dim3 grid, dim3 block, size_t shared, const std::function<void(
 
 bool Runner::run_block() {
   if (shared_size_) memset(shared_.get(), 0xFF, shared_size_);
-  for (Thread& t : threads_) t.state = State::kNew;
+  for (Thread& t : threads_) {
+    t.state = State::kNew;
+    t.copies.clear();
+    t.groups = 0;
+  }
   alive_ = static_cast<unsigned>(threads_.size());
   at_barrier_ = 0;
   failed_ = false;
@@ -299,23 +316,41 @@ void launch(dim3 grid, dim3 block, size_t shared, cudaStream_t stream, std::func
 }
 
 unsigned char* dynamic_shared() {
-  return runner().shared();
+  return active->shared();
 }
 
 int lane() {
-  return runner().lane();
+  return active->lane();
 }
 
 void collective(unsigned mask, void* mine, Finish finish) {
-  runner().collective(mask, mine, finish);
+  active->collective(mask, mine, finish);
+}
+
+void async_copy(void* to, const void* from) {
+  Thread& self = active->current();
+  self.copies.push_back({to, from, self.groups});
+}
+
+void async_copy_commit() {
+  ++active->current().groups;
+}
+
+void async_copy_finish(int left) {
+  Thread& self = active->current();
+  const auto end =
+      std::partition_point(self.copies.begin(), self.copies.end(),
+                           [&](const Copy& copy) { return copy.group < self.groups - left; });
+  for (auto it = self.copies.begin(); it != end; ++it) memcpy(it->to, it->from, 16);
+  self.copies.erase(self.copies.begin(), end);
 }
 
 void fail_block(cudaError_t error, const char* message) {
-  runner().fail(error, message);
+  active->fail(error, message);
 }
 
 }  // namespace emulate
 
 void __syncthreads() {
-  emulate::runner().sync_threads();
+  emulate::active->sync_threads();
 }

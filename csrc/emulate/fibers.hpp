@@ -35,6 +35,12 @@ int lane();
 using Finish = void (*)(void* const* lanes, unsigned mask);
 void collective(unsigned mask, void* mine, Finish finish);
 
+// 16 bytes to be copied by the calling thread when it waits for the group that they are in; ends
+// the group; waits until `left` groups are unfinished.
+void async_copy(void* to, const void* from);
+void async_copy_commit();
+void async_copy_finish(int left);
+
 // Ends the running block; the error surfaces as one of a kernel's run.
 [[noreturn]] void fail_block(cudaError_t error, const char* message);
 

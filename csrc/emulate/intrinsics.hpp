@@ -114,15 +114,9 @@ T __ldg(const T* at) {
   return *at;
 }
 
-inline float rsqrtf(float x) {
-  return 1.0f / sqrtf(x);
-}
-
-inline double rsqrt(double x) {
-  return 1.0 / sqrt(x);
-}
-
 // The C library declares functions of some of these names, hence macros.
+#define rsqrtf(x) (1.0f / sqrtf(x))
+#define rsqrt(x) (1.0 / sqrt(x))
 #define __expf(x) expf(x)
 #define __exp10f(x) exp10f(x)
 #define __logf(x) logf(x)

@@ -82,18 +82,17 @@ inline void load_matrix4(unsigned (&r)[4], const void* row) {
   collective(0xffffffffu, &mine, &finish_load_matrix4);
 }
 
-// Copied at once: that a kernel waits for its copies is not checked.
+// The copy is done when its thread waits for it, the latest time that a device may take.
 inline void async_copy16(void* shared, const void* global) {
   if (reinterpret_cast<uintptr_t>(shared) % 16 || reinterpret_cast<uintptr_t>(global) % 16)
     fail_block(cudaErrorMisalignedAddress, "misaligned: async_copy16 at less than 16 bytes");
-  memcpy(shared, global, 16);
+  async_copy(shared, global);
 }
-
-inline void async_copy_commit() {}
 
 template <int left>
 void async_copy_wait() {
   static_assert(left >= 0, "a number of groups");
+  async_copy_finish(left);
 }
 
 }  // namespace emulate

@@ -1,0 +1,171 @@
+// What products share: groups of up to kColumns rows of x that meet the same weights, and the
+// routing of mul_mat_id, which makes such groups of the pairs of a token and one of its experts.
+#pragma once
+
+#include "rows.cuh"
+
+namespace {
+
+constexpr int kColumns = 8;
+
+// Rows [first, first + count) of x and of y.
+struct DenseGroup {
+  int64_t first;
+  int count;
+
+  __device__ int64_t x_row(int c) const { return first + c; }
+  __device__ int64_t y_row(int c) const { return first + c; }
+};
+
+// Pairs that chose one expert, by their place in ids; expert -1: pairs whose rows of y are zeros.
+struct Tile {
+  int expert, count;
+  int pairs[kColumns];
+};
+
+struct ChosenGroup {
+  const Tile& tile;
+  int64_t per_row;  // pairs that share a row of x
+  int count;
+
+  __device__ int64_t x_row(int c) const { return tile.pairs[c] / per_row; }
+  __device__ int64_t y_row(int c) const { return tile.pairs[c]; }
+};
+
+// In the workspace: n_tiles (in 16 bytes), tiles, then per expert and the pseudo expert of negative
+// ids its pairs and its first tile, and each pair's number within its expert.
+struct Routing {
+  int* n_tiles;
+  Tile* tiles;
+  int *counts, *starts, *numbers;
+  const int* ids;
+  int64_t experts, pairs;
+  Check check;
+};
+
+inline int64_t most_tiles(int64_t experts, int64_t pairs) {
+  const int64_t full = pairs / kColumns, some = full + experts + 1;
+  return some < pairs ? some : pairs;
+}
+
+inline int64_t routing_bytes(const rr_node* node) {
+  const int64_t experts = node->inputs[1].shape[0], pairs = numel(node->inputs[2]);
+  const int64_t tiles = most_tiles(experts, pairs) * static_cast<int64_t>(sizeof(Tile));
+  return (16 + tiles + 4 * (2 * (experts + 1) + pairs) + 255) / 256 * 256;
+}
+
+inline Routing routing(const rr_node* node, const rr_exec* exec) {
+  const int64_t experts = node->inputs[1].shape[0], pairs = numel(node->inputs[2]);
+  char* memory = static_cast<char*>(exec->workspace);
+  Routing r{};
+  r.n_tiles = reinterpret_cast<int*>(memory);
+  r.tiles = reinterpret_cast<Tile*>(memory + 16);
+  r.counts = reinterpret_cast<int*>(r.tiles + most_tiles(experts, pairs));
+  r.starts = r.counts + experts + 1;
+  r.numbers = r.starts + experts + 1;
+  r.ids = data<const int>(node->inputs[2]);
+  r.experts = experts;
+  r.pairs = pairs;
+  r.check = check(exec, "'ids' should be below %lld, the number of experts, got %lld");
+  return r;
+}
+
+// The expert of a pair, `experts` for none.
+__device__ inline int64_t bucket(const Routing& r, int64_t pair) {
+  const int id = r.ids[pair];
+  if (id >= r.experts) report(r.check, r.experts, id);
+  return id < 0 || id >= r.experts ? r.experts : id;
+}
+
+// Sorts all pairs into tiles; by the threads of one block. Their order within an expert is
+// whichever thread comes first, which no result depends on.
+__device__ inline void route(const Routing& r) {
+  const int threads = blockDim.x, t = threadIdx.x;
+  for (int64_t e = t; e <= r.experts; e += threads) r.counts[e] = 0;
+  __syncthreads();
+  for (int64_t p = t; p < r.pairs; p += threads)
+    r.numbers[p] = atomicAdd(r.counts + bucket(r, p), 1);
+  __syncthreads();
+  if (t < kWarp) {
+    int before = 0;
+    for (int64_t first = 0; first <= r.experts; first += kWarp) {
+      const int64_t e = first + t;
+      const int tiles = e <= r.experts ? (r.counts[e] + kColumns - 1) / kColumns : 0;
+      int upto = tiles;
+      for (int step = 1; step < kWarp; step *= 2) {
+        const int left = __shfl_up_sync(kAllLanes, upto, step);
+        if (t >= step) upto += left;
+      }
+      if (e <= r.experts) r.starts[e] = before + upto - tiles;
+      before += __shfl_sync(kAllLanes, upto, kWarp - 1);
+    }
+    if (t == 0) *r.n_tiles = before;
+  }
+  __syncthreads();
+  for (int64_t p = t; p < r.pairs; p += threads) {
+    const int64_t e = bucket(r, p);
+    const int number = r.numbers[p], first = number / kColumns * kColumns;
+    Tile& tile = r.tiles[r.starts[e] + number / kColumns];
+    tile.pairs[number % kColumns] = static_cast<int>(p);
+    if (number != first) continue;
+    tile.expert = e == r.experts ? -1 : static_cast<int>(e);
+    tile.count = min(r.counts[e] - first, kColumns);
+  }
+}
+
+constexpr int kRouteThreads = 256;
+
+[[maybe_unused]] __global__ void route_pairs(Routing r) {
+  route(r);
+}
+
+// Zeros in the tile's rows of y, of m elements, by all blocks with the same blockIdx.x.
+[[maybe_unused]] __device__ inline void clear_share(const Rows& y, const Tile& tile, int64_t m) {
+  const int64_t first = int64_t{blockIdx.y} * blockDim.x + threadIdx.x;
+  for (int c = 0; c < tile.count; ++c) {
+    float* row = row_at(y, tile.pairs[c]);
+    for (int64_t i = first; i < m; i += int64_t{gridDim.y} * blockDim.x) row[i] = 0.0f;
+  }
+}
+
+[[maybe_unused]] inline int supports_routing(const rr_node* node, char* why, size_t size) {
+  const rr_tensor &x = node->inputs[0], &w = node->inputs[1], &ids = node->inputs[2];
+  if (w.rank != 3 || ids.rank != 2) return refuse(why, size, "w needs rank 3");
+  if (x.dtype != RR_F32 || !dense_tail(x, 1) || !dense_tail(node->outputs[0], 1))
+    return refuse(why, size, "x and y need dense f32 rows");
+  if (ids.dtype != RR_I32 || !dense(ids)) return refuse(why, size, "ids need to be dense i32");
+  if (numel(ids) > INT32_MAX) return refuse(why, size, "more pairs than i32 indices");
+  return 1;
+}
+
+// The sums of n values (a power of two) over the lanes of a warp, each by the same tree: lane
+// l gets value l / (32 / n).
+template <int n, int step = kWarp / 2, int all>
+__device__ inline float warp_sums(float (&v)[all]) {
+  if constexpr (n > 1) {
+    const bool upper = threadIdx.x & step;
+#pragma unroll
+    for (int i = 0; i < n / 2; ++i) {
+      const float kept = upper ? v[i + n / 2] : v[i], sent = upper ? v[i] : v[i + n / 2];
+      v[i] = kept + __shfl_xor_sync(kAllLanes, sent, step);
+    }
+    return warp_sums<n / 2, step / 2>(v);
+  } else {
+#pragma unroll
+    for (int left = step; left > 0; left /= 2) v[0] += __shfl_xor_sync(kAllLanes, v[0], left);
+    return v[0];
+  }
+}
+
+// Blocks along the rows of w, for `units` parts of which each warp takes one at a time: as many
+// as run at once, and so that all have about the same number.
+inline unsigned row_blocks(const rr_exec* exec, int64_t units, int64_t per_block, int64_t groups,
+                           int blocks_at_once) {
+  const int64_t wanted = blocks_for(units, per_block);
+  int64_t fit = int64_t{cuda(exec).multiprocessors} * blocks_at_once / (groups > 0 ? groups : 1);
+  fit = fit < 1 ? 1 : fit > 65535 ? 65535 : fit;
+  const int64_t rounds = blocks_for(wanted, fit);
+  return static_cast<unsigned>(rounds == 0 ? 1 : blocks_for(wanted, rounds));
+}
+
+}  // namespace

@@ -1,0 +1,4 @@
+#include "mul_mat_mma.cuh"
+
+RR_MMA_PRODUCT(mma_iq4_nl, RR_IQ4_NL)
+RR_MMA_PRODUCT(mma_iq4_xs, RR_IQ4_XS)

@@ -1,0 +1,3 @@
+#include "mul_mat_mma.cuh"
+
+RR_MMA_PRODUCT(mma_q5_k, RR_Q5_K)

@@ -1,0 +1,3 @@
+#include "mul_mat_mma.cuh"
+
+RR_MMA_PRODUCT(mma_q8_0, RR_Q8_0)

@@ -1,0 +1,24 @@
+// Products with weights of q8_0.
+#include "mul_mat_quant.cuh"
+
+namespace {
+
+struct Q8_0 {
+  static constexpr uint32_t kType = RR_Q8_0;
+  static constexpr const char* kRefusal = "w is not plain q8_0";
+  static constexpr int kValues = 32, kBytes = 34, kOffset = 0;
+  static constexpr bool kApart = false;
+  static constexpr Sums kSums = Sums::kNone;
+
+  __device__ static void slice(const BlockBytes& b, int, Slice& out) {
+    unsigned words[8];
+    b.words<2>(2, words);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) out.q[i] = static_cast<int>(words[i]);
+    out.scale[0] = b.half(0);
+  }
+};
+
+}  // namespace
+
+RR_QUANT_PRODUCT(Q8_0)

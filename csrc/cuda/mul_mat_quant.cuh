@@ -1,0 +1,405 @@
+// Products with weights of block types in the file's own order, row-exact for every number of rows.
+//
+// Rows of x are quantised first. A warp takes one or two rows of w with up to eight rows of x: the
+// bytes of 32 slices at a time come into its part of shared memory in the background, kStages of
+// them ahead, and each lane multiplies one slice. A row of x meets its slices in the same lanes and
+// order, and lanes are summed by the same tree, whatever else the warp computes.
+//
+// A format W tells kType, kValues and kBytes of a block, kAlign (of a block, up to 16), kApart and
+// kSums of its slices (quantise.cuh), kOffset (what codes exceed values by), and slice(block, i,
+// out), which unpacks slice i of a block.
+#pragma once
+
+#include "mul_mat_group.cuh"
+#include "quantise.cuh"
+
+namespace {
+
+constexpr int kWarps = 4, kThreads = kWarps * kWarp, kStages = 4;
+
+// 32 codes as bytes in the order of a slice, and for each half (the first alone where a slice is
+// one block) its scale, and its low, to be multiplied with the sum of x.
+struct Slice {
+  int q[8];
+  float scale[2], low[2];
+};
+
+// A block of w in shared memory, at any byte.
+struct BlockBytes {
+  const unsigned char* stage;
+  int at;
+
+  __device__ int byte(int i) const { return stage[at + i]; }
+  __device__ int signed_byte(int i) const { return static_cast<signed char>(stage[at + i]); }
+  // At an even address.
+  __device__ float half(int i) const {
+    return half_to_float(reinterpret_cast<const uint16_t*>(stage)[(at + i) / 2]);
+  }
+  // At an address that is a multiple of 4.
+  __device__ unsigned word(int i) const {
+    return reinterpret_cast<const unsigned*>(stage)[(at + i) / 4];
+  }
+
+  // n words from byte i on, where addresses are multiples of `align`.
+  template <int align, int n>
+  __device__ void words(int i, unsigned (&out)[n]) const {
+    if constexpr (align == 16) {
+#pragma unroll
+      for (int k = 0; k < n; k += 4) {
+        const uint4 v = reinterpret_cast<const uint4*>(stage)[(at + i) / 16 + k / 4];
+        out[k] = v.x, out[k + 1] = v.y, out[k + 2] = v.z, out[k + 3] = v.w;
+      }
+    } else if constexpr (align == 8) {
+#pragma unroll
+      for (int k = 0; k < n; k += 2) {
+        const uint2 v = reinterpret_cast<const uint2*>(stage)[(at + i) / 8 + k / 2];
+        out[k] = v.x, out[k + 1] = v.y;
+      }
+    } else if constexpr (align == 4) {
+#pragma unroll
+      for (int k = 0; k < n; ++k) out[k] = word(i + 4 * k);
+    } else {
+      const int shift = (at + i) % 4 * 8;
+      unsigned low = word(i);
+#pragma unroll
+      for (int k = 0; k < n; ++k) {
+        const unsigned high = word(i + 4 * k + 4);
+        out[k] = __funnelshift_r(low, high, shift);
+        low = high;
+      }
+    }
+  }
+};
+
+// 32 codes of 4 bits: all low halves, then all high halves.
+[[maybe_unused]] __device__ inline void nibbles(const unsigned (&w)[4], int (&q)[8]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    q[i] = static_cast<int>(w[i] & 0x0f0f0f0f);
+    q[i + 4] = static_cast<int>(w[i] >> 4 & 0x0f0f0f0f);
+  }
+}
+
+// A weight matrix. Bytes from `end` on do not belong to the tensor.
+struct Matrix {
+  const unsigned char *data, *end;
+  int64_t row_bytes;
+  int rows;
+  int slices;  // of a row
+};
+
+template <class W>
+constexpr int kChunkBytes = kChunkValues / W::kValues * W::kBytes;
+
+// Room for a chunk at any address, in pieces of 16, and for a word that is read beyond it.
+template <class W>
+constexpr int kStageBytes = (kChunkBytes<W> + 15 + 15) / 16 * 16 + 16;
+
+template <class W, int rows>
+constexpr int kSharedBytes = kWarps * kStages * rows * kStageBytes<W>;
+
+// A chunk of a row of w to the same address of `stage`, modulo 16.
+template <class W>
+__device__ inline void fetch(unsigned char* stage, const Matrix& w, int row, int chunk) {
+  const int begin = chunk * kChunkBytes<W>, lane = threadIdx.x % kWarp;
+  const int bytes = min(kChunkBytes<W>, static_cast<int>(w.row_bytes) - begin);
+  const unsigned char* from = w.data + row * w.row_bytes + begin;
+  const int shift =
+      W::kBytes % 16 == 0 ? 0 : static_cast<int>(reinterpret_cast<uintptr_t>(from) % 16);
+  from -= shift;
+  const int all = shift + bytes;
+  const int whole = from + (all + 15) / 16 * 16 <= w.end ? (all + 15) / 16 : all / 16;
+#pragma unroll
+  for (int k = 0; k < kStageBytes<W> / 16; k += kWarp)
+    if (k + lane < whole) async_copy16(stage + 16 * (k + lane), from + 16 * (k + lane));
+  if (16 * whole + lane < all) stage[16 * whole + lane] = from[16 * whole + lane];
+}
+
+// Integers up to 2^22 in magnitude, added to kBias, are floats of one exponent.
+constexpr int kBias = 0x4b400000;
+
+__device__ inline float unbiased(int sum) {
+  return __int_as_float(sum) - 12582912.0f;
+}
+
+template <class W>
+__device__ inline int start_of(float sum) {
+  return W::kOffset ? kBias - W::kOffset * __float_as_int(sum) : kBias;
+}
+
+__device__ inline int dot_half(const int* q, const int4& x, int sum) {
+  return dot4(q[3], x.w, dot4(q[2], x.z, dot4(q[1], x.y, dot4(q[0], x.x, sum))));
+}
+
+// sum + the product of a slice with the one at x (this lane's 16 bytes of a record) and meta.
+template <class W>
+__device__ inline float add_product(const Slice& s, const unsigned char* x,
+                                    const unsigned char* meta, float sum) {
+  const int4 first = __ldg(reinterpret_cast<const int4*>(x));
+  const int4 second = __ldg(reinterpret_cast<const int4*>(x + kHalfBytes));
+  const float2 a = __ldg(reinterpret_cast<const float2*>(meta));
+  if constexpr (W::kApart) {
+    const float2 b = __ldg(reinterpret_cast<const float2*>(meta + 8 * kChunkSlices));
+    const float u = unbiased(dot_half(s.q, first, start_of<W>(a.y)));
+    const float v = unbiased(dot_half(s.q + 4, second, start_of<W>(b.y)));
+    const bool low = W::kSums == Sums::kFloat;
+    sum = fmaf(a.x, low ? fmaf(s.scale[0], u, s.low[0] * a.y) : s.scale[0] * u, sum);
+    return fmaf(b.x, low ? fmaf(s.scale[1], v, s.low[1] * b.y) : s.scale[1] * v, sum);
+  } else {
+    const int all = dot_half(s.q + 4, second, dot_half(s.q, first, start_of<W>(a.y)));
+    const float u = unbiased(all);
+    const bool low = W::kSums == Sums::kFloat;
+    return fmaf(a.x, low ? fmaf(s.scale[0], u, s.low[0] * a.y) : s.scale[0] * u, sum);
+  }
+}
+
+// Rows of w, `rows` at a time, with a group of up to `columns` rows of x; by one warp, which takes
+// part `first` of the rows and every `step`-th from there.
+template <class W, int columns, int rows, class Group>
+__device__ inline void multiply(const Matrix& w, const Quantised& x, const Rows& y,
+                                const Group& group, int first, int step) {
+  const int lane = threadIdx.x % kWarp;
+  constexpr int kBlockSlices = W::kValues / 32, kSet = rows * kStageBytes<W>;
+  unsigned char* stages = dynamic_shared() + threadIdx.x / kWarp * kStages * kSet;
+  const int chunks = (w.slices + kChunkSlices - 1) / kChunkSlices;
+  const int parts = (w.rows + rows - 1) / rows;
+
+  unsigned x_rows[columns];
+#pragma unroll
+  for (int c = 0; c < columns; ++c)
+    x_rows[c] = static_cast<unsigned>(group.x_row(min(c, group.count - 1)) * x.stride);
+
+  constexpr int kShare = kWarp / (rows * columns);
+  const int own = lane / kShare, own_column = own % columns;
+  const bool writes = lane % kShare == 0 && own_column < group.count;
+  float* out = writes ? row_at(y, group.y_row(own_column)) : nullptr;
+
+  int next_part = first;
+  int next_chunk = 0;
+  const auto request = [&](int stage) {
+    if (next_part < parts) {
+#pragma unroll
+      for (int r = 0; r < rows; ++r)
+        fetch<W>(stages + stage * kSet + r * kStageBytes<W>, w,
+                 min(next_part * rows + r, w.rows - 1), next_chunk);
+      if (++next_chunk == chunks) next_chunk = 0, next_part += step;
+    }
+    async_copy_commit();
+  };
+#pragma unroll
+  for (int s = 0; s < kStages; ++s) request(s);
+
+  int stage = 0;
+  for (int part = first; part < parts; part += step) {
+    float sums[rows * columns] = {};
+    int shifts[rows];
+#pragma unroll
+    for (int r = 0; r < rows; ++r)
+      shifts[r] = static_cast<int>(
+          (reinterpret_cast<uintptr_t>(w.data) + min(part * rows + r, w.rows - 1) * w.row_bytes) %
+          16);
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      async_copy_wait<kStages - 1>();
+      __syncwarp();
+      if (chunk * kChunkSlices + lane < w.slices) {
+        Slice slices[rows];
+#pragma unroll
+        for (int r = 0; r < rows; ++r) {
+          const int shift = W::kBytes % 16 == 0 ? 0 : (shifts[r] + chunk * kChunkBytes<W>) % 16;
+          const BlockBytes block = {stages + stage * kSet + r * kStageBytes<W>,
+                                    shift + lane / kBlockSlices * W::kBytes};
+          W::slice(block, lane % kBlockSlices, slices[r]);
+        }
+        const unsigned char* record = x.data + chunk * kRecordBytes<W::kApart>;
+#pragma unroll
+        for (int c = 0; c < columns; ++c) {
+          const unsigned char* at = record + x_rows[c];
+#pragma unroll
+          for (int r = 0; r < rows; ++r)
+            sums[r * columns + c] = add_product<W>(
+                slices[r], at + 16 * lane, at + 2 * kHalfBytes + 8 * lane, sums[r * columns + c]);
+        }
+      }
+      __syncwarp();
+      request(stage);
+      stage = stage + 1 == kStages ? 0 : stage + 1;
+    }
+    const float sum = warp_sums<rows * columns>(sums);
+    const int row = part * rows + own / columns;
+    if (writes && row < w.rows) out[row] = sum;
+  }
+}
+
+__device__ inline int own_warp() {
+  return static_cast<int>(blockIdx.y * kWarps + threadIdx.x / kWarp);
+}
+
+__device__ inline int all_warps() {
+  return static_cast<int>(gridDim.y) * kWarps;
+}
+
+template <int columns>
+constexpr int kRowsAtOnce = columns == 1 ? 1 : 2;
+
+// Blocks of a multiprocessor, by the registers that they need.
+template <int columns>
+constexpr int kBlocksAtOnce = columns == 1   ? 8
+                              : columns == 2 ? 6
+                                             : 4;
+
+template <class W, int columns>
+__global__ __launch_bounds__(kThreads, kBlocksAtOnce<columns>) void multiply_dense(Matrix w,
+                                                                                   Quantised x,
+                                                                                   Rows y) {
+  const int64_t first = int64_t{blockIdx.x} * columns;
+  const DenseGroup group = {first, static_cast<int>(min(x.rows - first, int64_t{columns}))};
+  multiply<W, columns, kRowsAtOnce<columns>>(w, x, y, group, own_warp(), all_warps());
+}
+
+template <class W>
+inline Matrix matrix_of(const rr_tensor& w) {
+  const int64_t k = w.shape[w.rank - 1], rows = w.shape[w.rank - 2];
+  const int64_t row_bytes = k / W::kValues * W::kBytes;
+  const unsigned char* data = static_cast<const unsigned char*>(w.data);
+  return {data, data + n_rows(w) * row_bytes, row_bytes, static_cast<int>(rows),
+          static_cast<int>(k / 32)};
+}
+
+template <class W, int columns>
+inline void launch_dense(const rr_exec* exec, const Matrix& w, const Quantised& x, const Rows& y) {
+  constexpr int kRows = kRowsAtOnce<columns>, kShared = kSharedBytes<W, kRows>;
+  const int64_t groups = blocks_for(x.rows, columns);
+  const dim3 grid(static_cast<unsigned>(groups), row_blocks(exec, blocks_for(w.rows, kRows), kWarps,
+                                                            groups, kBlocksAtOnce<columns>));
+  RR_LAUNCH(exec, (multiply_dense<W, columns>), grid, kThreads, kShared, w, x, y);
+}
+
+template <class W>
+inline Quantised quantised(const rr_tensor& x, void* memory) {
+  return {static_cast<unsigned char*>(memory), quantised_bytes<W::kApart>(x.shape[x.rank - 1]),
+          n_rows(x)};
+}
+
+template <class W>
+size_t workspace_dense(const rr_node* node, int32_t) {
+  const rr_tensor& x = node->inputs[0];
+  return static_cast<size_t>(n_rows(x) * quantised_bytes<W::kApart>(x.shape[x.rank - 1]));
+}
+
+template <class W>
+void run_dense(const rr_node* node, const rr_exec* exec) {
+  const rr_tensor &x = node->inputs[0], &y = node->outputs[0];
+  if (numel(y) == 0) return;
+  const Matrix w = matrix_of<W>(node->inputs[1]);
+  const Quantised q = quantised<W>(x, exec->workspace);
+  const dim3 grid(static_cast<unsigned>(quantise_blocks(x)));
+  RR_LAUNCH(exec, (quantise_rows<W::kApart, W::kSums>), grid, kQuantiseThreads, 0, floats_of(x), q);
+  if (q.rows == 1) return launch_dense<W, 1>(exec, w, q, rows_of(y));
+  if (q.rows == 2) return launch_dense<W, 2>(exec, w, q, rows_of(y));
+  if (q.rows <= 4) return launch_dense<W, 4>(exec, w, q, rows_of(y));
+  launch_dense<W, 8>(exec, w, q, rows_of(y));
+}
+
+// Whether w's last axes are rows of whole blocks without gaps.
+template <class W>
+bool whole_rows(const rr_tensor& w) {
+  const int64_t k = w.shape[w.rank - 1], row_bytes = k / W::kValues * W::kBytes;
+  if (k == 0 || k % W::kValues != 0) return false;
+  if (w.shape[w.rank - 2] > 1 && w.strides[w.rank - 2] != row_bytes) return false;
+  return k == W::kValues || w.strides[w.rank - 1] == W::kBytes;
+}
+
+template <class W>
+int supports_dense(const rr_node* node, char* why, size_t size) {
+  const rr_tensor &x = node->inputs[0], &w = node->inputs[1], &y = node->outputs[0];
+  if (w.dtype != W::kType || w.layout != RR_LAYOUT_PLAIN || w.rank != 2)
+    return refuse(why, size, W::kRefusal);
+  if (!whole_rows<W>(w)) return refuse(why, size, "w needs dense rows of whole blocks");
+  if (x.dtype != RR_F32 || !dense_tail(x, 1) || !dense_tail(y, 1))
+    return refuse(why, size, "x and y need dense f32 rows");
+  return 1;
+}
+
+// Of mul_mat_id: one pair a block.
+template <class W>
+__global__ __launch_bounds__(kThreads, kBlocksAtOnce<1>) void multiply_pairs(Matrix w, Quantised x,
+                                                                             Rows y, Routing r,
+                                                                             int64_t per_row) {
+  const int pair = static_cast<int>(blockIdx.x);
+  const int64_t expert = bucket(r, pair);
+  const Tile tile = {0, 1, {pair}};
+  if (expert == r.experts) return clear_share(y, tile, w.rows);
+  w.data += expert * (w.rows * w.row_bytes);
+  multiply<W, 1, 1>(w, x, y, ChosenGroup{tile, per_row, 1}, own_warp(), all_warps());
+}
+
+template <class W>
+__global__ __launch_bounds__(kThreads,
+                             kBlocksAtOnce<kColumns>) void multiply_tiles(Matrix w, Quantised x,
+                                                                          Rows y, Routing r,
+                                                                          int64_t per_row) {
+  if (static_cast<int>(blockIdx.x) >= *r.n_tiles) return;
+  const Tile& tile = r.tiles[blockIdx.x];
+  if (tile.expert < 0) return clear_share(y, tile, w.rows);
+  w.data += tile.expert * (w.rows * w.row_bytes);
+  const ChosenGroup group = {tile, per_row, tile.count};
+  if (tile.count == 1) return multiply<W, 1, 1>(w, x, y, group, own_warp(), all_warps());
+  if (tile.count == 2) return multiply<W, 2, 2>(w, x, y, group, own_warp(), all_warps());
+  if (tile.count <= 4) return multiply<W, 4, 2>(w, x, y, group, own_warp(), all_warps());
+  multiply<W, 8, 2>(w, x, y, group, own_warp(), all_warps());
+}
+
+template <class W>
+__global__ void quantise_and_route(Floats x, Quantised out, Routing r) {
+  if (blockIdx.x == 0) return route(r);
+  quantise_part<W::kApart, W::kSums>(x, out,
+                                     (int64_t{blockIdx.x} - 1) * kQuantiseThreads + threadIdx.x);
+}
+
+template <class W>
+size_t workspace_chosen(const rr_node* node, int32_t n_threads) {
+  return static_cast<size_t>(routing_bytes(node)) + workspace_dense<W>(node, n_threads);
+}
+
+template <class W>
+void run_chosen(const rr_node* node, const rr_exec* exec) {
+  const rr_tensor &x = node->inputs[0], &y = node->outputs[0];
+  if (numel(y) == 0) return;
+  const Routing r = routing(node, exec);
+  const Matrix w = matrix_of<W>(node->inputs[1]);
+  const Quantised q = quantised<W>(x, static_cast<char*>(exec->workspace) + routing_bytes(node));
+  const int64_t per_row = r.pairs / q.rows, of_x = quantise_blocks(x);
+  if (x.shape[0] == 1) {
+    const dim3 grid(static_cast<unsigned>(r.pairs),
+                    row_blocks(exec, w.rows, kWarps, r.pairs, kBlocksAtOnce<1>));
+    RR_LAUNCH(exec, (quantise_rows<W::kApart, W::kSums>), dim3(static_cast<unsigned>(of_x)),
+              kQuantiseThreads, 0, floats_of(x), q);
+    RR_LAUNCH(exec, multiply_pairs<W>, grid, kThreads, (kSharedBytes<W, 1>), w, q, rows_of(y), r,
+              per_row);
+    return;
+  }
+  const int64_t tiles = most_tiles(r.experts, r.pairs);
+  const dim3 grid(static_cast<unsigned>(tiles),
+                  row_blocks(exec, blocks_for(w.rows, 2), kWarps, tiles, kBlocksAtOnce<kColumns>));
+  RR_LAUNCH(exec, quantise_and_route<W>, dim3(static_cast<unsigned>(of_x + 1)), kQuantiseThreads, 0,
+            floats_of(x), q, r);
+  RR_LAUNCH(exec, multiply_tiles<W>, grid, kThreads, (kSharedBytes<W, 2>), w, q, rows_of(y), r,
+            per_row);
+}
+
+template <class W>
+int supports_chosen(const rr_node* node, char* why, size_t size) {
+  const rr_tensor& w = node->inputs[1];
+  if (!supports_routing(node, why, size)) return 0;
+  if (w.dtype != W::kType || w.layout != RR_LAYOUT_PLAIN) return refuse(why, size, W::kRefusal);
+  if (!whole_rows<W>(w)) return refuse(why, size, "w needs dense rows of whole blocks");
+  return 1;
+}
+
+}  // namespace
+
+#define RR_QUANT_PRODUCT(W)                                                                 \
+  RR_CUDA_KERNEL(dense_##W, RR_ROW_EXACT, "mul_mat", "cuda", "", 0, supports_dense<W>,      \
+                 workspace_dense<W>, run_dense<W>)                                          \
+  RR_CUDA_KERNEL(chosen_##W, RR_ROW_EXACT, "mul_mat_id", "cuda", "", 0, supports_chosen<W>, \
+                 workspace_chosen<W>, run_chosen<W>)

@@ -1,0 +1,125 @@
+// topk_moe: a warp a row. Each lane holds the best of its experts that are not chosen yet; after a
+// choice only the lane that lost one looks again. Shares are formed anew where they are wanted.
+
+#include "rows.cuh"
+
+namespace {
+
+constexpr float kLeastSum = 6.103515625e-5f;  // the smallest normal f16
+
+int supports(const rr_node* node, char* why, size_t size) {
+  const rr_tensor &x = node->inputs[0], &bias = node->inputs[1];
+  if (x.dtype != RR_F32 || x.rank != 2 || !dense_tail(x, 1))
+    return refuse(why, size, "logits need dense f32 rows");
+  if (present(bias) && (bias.dtype != RR_F32 || !dense(bias)))
+    return refuse(why, size, "bias needs to be dense f32");
+  const int64_t k = attr_int(node, "k", 0);
+  if (k < 1 || k > x.shape[1]) return refuse(why, size, "k is not within a row");
+  return 1;
+}
+
+struct Routing {
+  Rows logits, weights, ids;
+  const float* bias;  // or null
+  int64_t rows, experts, k;
+  float scale;
+  bool softmax, normalize;
+};
+
+// An expert and what it is chosen by; f64 because it may be a sum.
+struct Candidate {
+  double key;
+  int64_t id;
+
+  __device__ bool before(const Candidate& other) const {
+    return key > other.key || (key == other.key && id < other.id);
+  }
+};
+
+// The experts' shares of a row.
+struct Shares {
+  const float* logits;
+  float top, total;  // of softmax
+  bool softmax;
+
+  __device__ float operator()(int64_t i) const {
+    const float x = logits[i];
+    if (softmax) return expf(x - top) / total;
+    const float e = expf(-fabsf(x));
+    return (x < 0.0f ? e : 1.0f) / (1.0f + e);
+  }
+};
+
+__device__ inline Shares shares_of(const Routing& routing, const float* logits) {
+  Shares p = {logits, 0.0f, 1.0f, routing.softmax};
+  if (!routing.softmax) return p;
+  const int lane = threadIdx.x % kWarp;
+  float top = -INFINITY, sum = 0.0f;
+  for (int64_t i = lane; i < routing.experts; i += kWarp) top = fmaxf(top, logits[i]);
+  p.top = warp_max(top);
+  for (int64_t i = lane; i < routing.experts; i += kWarp) sum += expf(logits[i] - p.top);
+  p.total = warp_sum(sum);
+  return p;
+}
+
+// The best of this lane's experts that come after `last`.
+__device__ inline Candidate best_after(const Routing& routing, const Shares& p, Candidate last) {
+  Candidate best = {-INFINITY, INT64_MAX};
+  for (int64_t i = threadIdx.x % kWarp; i < routing.experts; i += kWarp) {
+    Candidate c = {static_cast<double>(p.logits[i]), i};
+    if (routing.bias) c.key = static_cast<double>(p(i)) + static_cast<double>(routing.bias[i]);
+    if (!(c.key == c.key)) c.key = -INFINITY;
+    if (last.before(c) && c.before(best)) best = c;
+  }
+  return best;
+}
+
+__device__ inline Candidate warp_best(Candidate c) {
+  for (int step = kWarp / 2; step > 0; step /= 2) {
+    const Candidate other = {__shfl_xor_sync(kAllLanes, c.key, step),
+                             __shfl_xor_sync(kAllLanes, c.id, step)};
+    if (other.before(c)) c = other;
+  }
+  return c;
+}
+
+__global__ void __launch_bounds__(kWarpsOfRows* kWarp) route(Routing routing) {
+  const int64_t r = own_row<kWarp>();
+  if (r >= routing.rows) return;
+  const int lane = threadIdx.x % kWarp;
+  const Shares p = shares_of(routing, row_at(routing.logits, r));
+  int32_t* ids = row_at<int32_t>(routing.ids, r);
+  float* weights = row_at(routing.weights, r);
+  Candidate own = best_after(routing, p, {INFINITY, -1});
+  float sum = 0.0f;
+  for (int64_t j = 0; j < routing.k; ++j) {
+    const Candidate chosen = warp_best(own);
+    if (routing.normalize) sum += p(chosen.id);
+    if (lane == 0) ids[j] = static_cast<int32_t>(chosen.id);
+    if (own.id == chosen.id) own = best_after(routing, p, chosen);
+  }
+  __syncwarp();
+  const float whole = !routing.normalize ? 1.0f : sum < kLeastSum ? kLeastSum : sum;
+  for (int64_t j = lane; j < routing.k; j += kWarp) weights[j] = p(ids[j]) / whole * routing.scale;
+}
+
+void run(const rr_node* node, const rr_exec* exec) {
+  const rr_tensor &x = node->inputs[0], &bias = node->inputs[1];
+  if (numel(x) == 0) return;
+  const Routing routing = {rows_of(x),
+                           rows_of(node->outputs[0]),
+                           rows_of(node->outputs[1]),
+                           present(bias) ? data<const float>(bias) : nullptr,
+                           x.shape[0],
+                           x.shape[1],
+                           attr_int(node, "k", 1),
+                           static_cast<float>(attr_float(node, "scale", 1.0)),
+                           attr_is(node, "gating", "softmax"),
+                           attr_int(node, "normalize", 0) != 0};
+  const dim3 grid(static_cast<unsigned>(blocks_for(routing.rows, kWarpsOfRows)));
+  RR_LAUNCH(exec, route, grid, kWarpsOfRows * kWarp, 0, routing);
+}
+
+}  // namespace
+
+RR_CUDA_KERNEL(topk_moe, RR_ROW_EXACT, "topk_moe", "cuda", "", 0, supports, nullptr, run)

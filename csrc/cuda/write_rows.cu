@@ -1,0 +1,163 @@
+// write_rows: a block of threads for a piece of each row. Rows whose index comes again later are
+// left out, so that of equal indices the last one wins.
+#include "attention_pool.cuh"
+#include "encode.cuh"
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kPerThread = 4;
+
+int supports(const rr_node* node, char* why, size_t size) {
+  const rr_tensor &state = node->inputs[0], &rows = node->inputs[1], &idx = node->inputs[2];
+  if (state.rank < 2 || !dense_pool(state))
+    return refuse(why, size, "the state needs to be dense f32, f16, bf16, q8_0 or q4_0");
+  if (rows.dtype != RR_F32 || rows.rank != state.rank || !dense_tail(rows, 1))
+    return refuse(why, size, "rows need to be f32 and dense along the last axis");
+  if (idx.dtype != RR_I32 || !dense(idx)) return refuse(why, size, "idx needs to be dense i32");
+  return 1;
+}
+
+// unfit: for each row whether blocks cannot hold it; null for types that hold all values.
+struct Task {
+  View rows;
+  const int32_t* idx;
+  char* state;
+  int* unfit;
+  int64_t n, limit, row_bytes, inner, last, pieces;  // a row is `pieces` runs of `last` elements
+  bool whole;                                        // without gaps between runs
+  Check index, fit;
+};
+
+__device__ const float* element(const Task& task, int64_t i, int64_t e) {
+  if (task.whole) return reinterpret_cast<const float*>(view_row(task.rows, i * task.pieces)) + e;
+  const int64_t piece = e / task.last;
+  return reinterpret_cast<const float*>(view_row(task.rows, i * task.pieces + piece)) +
+         (e - piece * task.last);
+}
+
+// Whether row i is to be written: no row has a bad index or unfit values, and no later row goes to
+// the same place. The same in all threads.
+__device__ bool wanted(const Task& task, int64_t i) {
+  __shared__ int stop;
+  if (threadIdx.x == 0) stop = 0;
+  __syncthreads();
+  const int to = task.idx[i];
+  for (int64_t j = threadIdx.x; j < task.n; j += blockDim.x) {
+    const int other = task.idx[j];
+    if (other >= task.limit) report(task.index, task.limit, other);
+    if (other >= task.limit || (task.unfit && task.unfit[j]) || (j > i && other == to))
+      atomicMax(&stop, 1);
+  }
+  __syncthreads();
+  return to >= 0 && stop == 0;
+}
+
+template <uint32_t dtype>
+__device__ void store(char* to, int64_t e, float x) {
+  if (dtype == RR_F32)
+    reinterpret_cast<float*>(to)[e] = x;
+  else
+    reinterpret_cast<uint16_t*>(to)[e] = dtype == RR_F16 ? float_to_half(x) : float_to_bf16(x);
+}
+
+template <uint32_t dtype>
+__global__ void write_plain(Task task) {
+  const int64_t i = blockIdx.x;
+  if (!wanted(task, i)) return;
+  char* to = task.state + task.idx[i] * task.row_bytes;
+  const int64_t begin = static_cast<int64_t>(blockIdx.y) * (kThreads * kPerThread);
+  for (int u = 0; u < kPerThread; ++u) {
+    const int64_t e = begin + u * kThreads + threadIdx.x;
+    if (e < task.inner) store<dtype>(to, e, *element(task, i, e));
+  }
+}
+
+// A warp for each block of 32.
+template <uint32_t dtype>
+__global__ void write_blocks(Task task) {
+  const int64_t i = blockIdx.x;
+  if (!wanted(task, i)) return;
+  uint8_t* to = reinterpret_cast<uint8_t*>(task.state + task.idx[i] * task.row_bytes);
+  const int64_t begin = static_cast<int64_t>(blockIdx.y) * (kThreads * kPerThread);
+  for (int u = 0; u < kPerThread; ++u) {
+    const int64_t first = begin + u * kThreads + threadIdx.x / kWarp * kWarp;
+    if (first >= task.inner) return;
+    const float x = *element(task, i, first + threadIdx.x % kWarp);
+    encode<dtype>(x, extreme(x), to + first / 32 * Encoded<dtype>::bytes);
+  }
+}
+
+template <uint32_t dtype>
+__global__ void judge(Task task) {
+  __shared__ int stop;
+  const int64_t i = blockIdx.x;
+  if (threadIdx.x == 0) stop = 0;
+  __syncthreads();
+  if (task.idx[i] >= 0)
+    for (int64_t e = threadIdx.x; e < task.inner; e += kThreads)
+      if (!encodes<dtype>(fabsf(*element(task, i, e)))) atomicMax(&stop, 1);
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  task.unfit[i] = stop;
+  if (stop != 0) report(task.fit, i, task.n);
+}
+
+Task read_task(const rr_node* node, const rr_exec* exec) {
+  const rr_tensor &state = node->inputs[0], &rows = node->inputs[1];
+  const int64_t n = rows.shape[0], last = rows.shape[rows.rank - 1];
+  const int64_t inner = n > 0 ? numel(rows) / n : 0;
+  const bool blocks = state.dtype == RR_Q8_0 || state.dtype == RR_Q4_0;
+  return {view(rows),
+          data<const int32_t>(node->inputs[2]),
+          static_cast<char*>(state.data),
+          blocks ? static_cast<int*>(exec->workspace) : nullptr,
+          n,
+          state.shape[0],
+          pool_bytes(state.dtype, inner),
+          inner,
+          last,
+          last > 0 ? inner / last : 0,
+          dense_tail(rows, rows.rank - 1),
+          check(exec, "'idx' should be below %lld, got %lld"),
+          check(exec,
+                "'rows' should be finite and small enough for a block's f16 scale, row %lld of "
+                "%lld is not")};
+}
+
+template <uint32_t dtype>
+void run_blocks(const Task& task, const dim3& grid, const rr_exec* exec) {
+  RR_LAUNCH(exec, judge<dtype>, static_cast<int>(task.n), kThreads, 0, task);
+  RR_LAUNCH(exec, write_blocks<dtype>, grid, kThreads, 0, task);
+}
+
+void run(const rr_node* node, const rr_exec* exec) {
+  const Task task = read_task(node, exec);
+  if (task.n == 0 || task.inner == 0) return;
+  const dim3 grid(static_cast<unsigned>(task.n),
+                  static_cast<unsigned>(blocks_for(task.inner, kThreads * kPerThread)));
+  switch (node->inputs[0].dtype) {
+    case RR_F32:
+      RR_LAUNCH(exec, write_plain<RR_F32>, grid, kThreads, 0, task);
+      break;
+    case RR_F16:
+      RR_LAUNCH(exec, write_plain<RR_F16>, grid, kThreads, 0, task);
+      break;
+    case RR_BF16:
+      RR_LAUNCH(exec, write_plain<RR_BF16>, grid, kThreads, 0, task);
+      break;
+    case RR_Q8_0:
+      run_blocks<RR_Q8_0>(task, grid, exec);
+      break;
+    default:
+      run_blocks<RR_Q4_0>(task, grid, exec);
+  }
+}
+
+size_t workspace(const rr_node* node, int32_t) {
+  return static_cast<size_t>(node->inputs[1].shape[0]) * sizeof(int);
+}
+
+}  // namespace
+
+RR_CUDA_KERNEL(kernel, RR_ROW_EXACT, "write_rows", "cuda", "", 0, supports, workspace, run)
