@@ -11,17 +11,23 @@ unexport PYTHONPATH
 
 FOLDERS := $(wildcard api graph ops backends models engine speculative server bench tools csrc)
 SOURCES := $(sort $(shell find $(FOLDERS) -type f -not -path '*/__pycache__/*'))
-CXX_FILES := $(wildcard csrc/*/*.cpp csrc/*/*.hpp csrc/*/*.h)
+CXX_FILES := $(wildcard $(foreach end,cpp hpp h cu cuh,csrc/*/*.$(end)))
+# CUDA kernels: 1 or ON (needs nvcc), EMULATE (they run on the processor, for tests), or OFF.
+RIVERRUN_CUDA ?= OFF
+CUDA := $(if $(filter 1,$(RIVERRUN_CUDA)),ON,$(RIVERRUN_CUDA))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-full test-asan check lint stub stub-check docs docs-check support bench build clean FORCE
+PHONY_TESTS := test test-full test-asan test-cuda test-emulated
+.PHONY: help run $(PHONY_TESTS) check lint stub stub-check docs docs-check support bench build clean FORCE
 
 help:
 	@echo "make run         install, and continue a prompt with the bundled model"
 	@echo "make test        install, and run the test suite (ARGS='tests/ops -k rope')"
 	@echo "make test-full   the same with long-running cases and a published model of 250 MB"
 	@echo "make test-asan   every case of every op under sanitizers"
+	@echo "make test-cuda   install with CUDA kernels, and run the tests that need a card"
+	@echo "make test-emulated  the same tests with the kernels emulated on the processor"
 	@echo "make check       formatting, lints, types, generated files, fast tests"
 	@echo "make bench       tokens per second of the bundled model (ARGS='--json')"
 	@echo "make build       compile in place for working on the code: PYTHONPATH=.dev"
@@ -50,6 +56,23 @@ test-asan: $(VENV)/.installed $(VENV)/.testing
 	  $(BIN)/python tests/run_cases.py || exit 1; \
 	done
 
+# Kernels for the cards that the CUDA toolkit finds here ("native"), or for CUDA_ARCHITECTURES.
+CUDA_ARCHITECTURES ?= native
+test-cuda: $(VENV)/.ready
+	$(BIN)/pip install -q --no-build-isolation ".[test]" -C cmake.define.RIVERRUN_CUDA=ON \
+	  -C cmake.define.CMAKE_CUDA_ARCHITECTURES=$(CUDA_ARCHITECTURES)
+	touch $(VENV)/.installed
+	$(BIN)/pytest $(ARGS) tests/cuda </dev/null
+
+# The emulated module is built apart, for it must not become what is installed.
+test-emulated: $(VENV)/.installed $(VENV)/.testing
+	tools/dev_tree.sh build/emulate/tree
+	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S . -B build/emulate -G Ninja -DRIVERRUN_CUDA=EMULATE -DRIVERRUN_KERNELS=none -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
+	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/emulate --target _cuda
+	ln -sfn $(CURDIR)/build/emulate/_cuda*.so build/emulate/tree/riverrun/
+	ln -sfn "$$(cd / && $(CURDIR)/$(BIN)/python -c 'import riverrun._cpu as m; print(m.__file__)')" build/emulate/tree/riverrun/
+	PYTHONPATH=build/emulate/tree $(BIN)/pytest -m "not full" $(ARGS) tests/emulate tests/cuda </dev/null
+
 check: lint stub-check docs-check
 	$(BIN)/pytest -m "not full" tests/house tests/unit tests/ops </dev/null
 
@@ -76,9 +99,9 @@ bench: $(VENV)/.installed
 
 build: $(VENV)/.installed
 	tools/dev_tree.sh
-	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S . -B build/dev -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
+	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S . -B build/dev -G Ninja -DRIVERRUN_CUDA=$(CUDA) -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/dev
-	ln -sfn $(CURDIR)/build/dev/_cpu*.so .dev/riverrun/
+	ln -sfn $(CURDIR)/build/dev/_c*.so .dev/riverrun/
 
 clean:
 	rm -rf build dist .dev .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -22,6 +22,7 @@ from .base import BoundPlan, Index, Pools, require_weights
 from .native import PLAIN, NativeBackend, NativePlan, NativeWeights, packed
 
 GRAPHS = "RIVERRUN_CUDA_GRAPHS"  # 0: launch every kernel anew in every run
+OLDEST = 8  # major compute capability: kernels use bf16 products and copies in the background
 _ALIGN = 256
 _BUILD = (
     "install riverrun with its CUDA kernels: pip install . -C cmake.define.RIVERRUN_CUDA=ON, "
@@ -53,7 +54,7 @@ def cards() -> list[dict[str, Any]]:
     total_bytes. Raises BackendError, saying what is missing, where none can be used."""
     if not built():
         wrong = "" if "cannot import name" in _MISSING else f" ({_MISSING})"
-        raise BackendError(f"this build of riverrun has no CUDA kernels{wrong}; {_BUILD}")
+        raise BackendError(f"cuda: this build of riverrun has no CUDA kernels{wrong}; {_BUILD}")
     try:
         return [_cuda.describe_card(i) for i in range(_cuda.card_count())]
     except _cuda.CudaError as error:
@@ -72,6 +73,8 @@ def serves(architectures: str, major: int, minor: int) -> bool:
     on a card: machine code on minor versions from its own on, PTX also on later cards."""
     if architectures == "emulated":
         return True
+    if major < OLDEST:
+        return False
     for item in architectures.split(";"):
         number, _, form = item.strip().partition("-")
         digits = number.rstrip("af")
@@ -92,10 +95,12 @@ def _open_card(index: int) -> Any:
     card, archs = found[index], _cuda.architectures
     if not serves(archs, card["major"], card["minor"]):
         wanted = f"{card['major']}{card['minor']}"
+        remedy = f"build with -C cmake.define.CMAKE_CUDA_ARCHITECTURES={wanted}"
+        if card["major"] < OLDEST:
+            remedy = f"they need {OLDEST}.0 at least; use --device cpu"
         raise BackendError(
             f"cuda: {card['name']} has compute capability {card['major']}.{card['minor']}, and "
-            f"riverrun's kernels were built for {archs}; build with "
-            f"-C cmake.define.CMAKE_CUDA_ARCHITECTURES={wanted}"
+            f"riverrun's kernels were built for {archs}; {remedy}"
         )
     with _told():
         return _cuda.Card(index)

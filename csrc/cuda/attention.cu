@@ -81,11 +81,10 @@ __device__ char* at_head(const View& v, int token, int head) {
   return v.data + token * v.strides[0] + head * v.strides[1];
 }
 
-// All threads: what the tile's vectors see, their values, and nothing merged yet. Gives the
-// positions that any of them sees, and those that all see.
+// All threads: what the tile's vectors see, their values, and nothing merged yet.
 template <int R, int QN>
 __device__ void load_tile(const Task& task, const Place& place, int kv_head, const Shared& s,
-                          Tile<R>& tile, Span& any, Span& all) {
+                          Tile<R>& tile) {
   if (threadIdx.x < R) {
     const int r = threadIdx.x;
     tile.seen[r] =
@@ -106,17 +105,18 @@ __device__ void load_tile(const Task& task, const Place& place, int kv_head, con
     s.q[i] = x;
   }
   __syncthreads();
-  any = {INT32_MAX, 0};
-  all = {0, INT32_MAX};
+  Span any = {INT32_MAX, 0}, all = {0, INT32_MAX};
   for (int r = 0; r < place.count; ++r) {
     const Span seen = tile.seen[r];
     all = {max(all.first, seen.first), min(all.last, seen.last)};
     if (seen.first < seen.last) any = {min(any.first, seen.first), max(any.last, seen.last)};
   }
+  if (threadIdx.x == 0) tile.any = any, tile.all = all;
+  __syncthreads();
 }
 
 // Where the keys of a split lie, for those that any vector sees and whose page is in the pool.
-template <int R>
+template <int R, int QN>
 __device__ void locate(const Task& task, const Place& place, int base, Tile<R>& tile) {
   if (threadIdx.x < kSplit) {
     const int at = base + threadIdx.x;
@@ -132,19 +132,20 @@ __device__ void locate(const Task& task, const Place& place, int base, Tile<R>& 
       else
         report(task.entry, task.pool_pages, entry);
     }
-    tile.key[threadIdx.x] = row;
+    tile.key_at[threadIdx.x] = row < 0 ? -1 : row * task.k.row_bytes;
+    tile.value_at[ValueChunks<R, QN>::place_of(threadIdx.x)] =
+        row < 0 ? -1 : row * task.v.row_bytes;
   }
   __syncthreads();
 }
 
 template <int R, int QN>
-__device__ void attend_split(const Task& task, const Place& place, int kv_head, int split, Span all,
+__device__ void attend_split(const Task& task, const Place& place, int kv_head, int split,
                              const Shared& s, Tile<R>& tile) {
   const int base = split * kSplit;
-  locate<R>(task, place, base, tile);
+  locate<R, QN>(task, place, base, tile);
   attend<R, QN>(task.k, task.k.base + kv_head * task.k.head_bytes, task.v,
-                task.v.base + kv_head * task.v.head_bytes, task.k_room, task.scale, base,
-                {all.first - base, all.last - base}, s, tile);
+                task.v.base + kv_head * task.v.head_bytes, task.k_room, task.scale, base, s, tile);
 }
 
 // Results of splits: sums [tile, key head, split, R, Dv], then top and total
@@ -159,17 +160,16 @@ struct Results {
 };
 
 template <int R, int QN>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, QN <= 64 ? 2 : 1)
     split_kernel(Task task, Results results, int first_tile) {
   __shared__ Tile<R> tile;
   const Shared s = shared_parts<R, QN>(task.k_room);
   const int split = blockIdx.x, kv_head = blockIdx.z;
   Place place;
   if (!find_tile<R>(task, first_tile + blockIdx.y, place) || place.count == 0) return;
-  Span any, all;
-  load_tile<R, QN>(task, place, kv_head, s, tile, any, all);
-  if (any.last <= split * kSplit || any.first >= (split + 1) * kSplit) return;
-  attend_split<R, QN>(task, place, kv_head, split, all, s, tile);
+  load_tile<R, QN>(task, place, kv_head, s, tile);
+  if (tile.any.last <= split * kSplit || tile.any.first >= (split + 1) * kSplit) return;
+  attend_split<R, QN>(task, place, kv_head, split, s, tile);
   const int64_t at = Results::index(task, blockIdx.y, kv_head, split, 0, R);
   const int size = task.v.size;
   for (int i = threadIdx.x; i < place.count * size; i += kThreads)
@@ -285,7 +285,7 @@ __device__ void merge(const Place& place, int split, const Shared& s, Tile<R>& t
 }
 
 template <int R, int QN>
-__global__ void __launch_bounds__(kThreads, 2) walk_kernel(Task task) {
+__global__ void __launch_bounds__(kThreads, QN <= 64 ? 2 : 1) walk_kernel(Task task) {
   __shared__ Tile<R> tile;
   const Shared s = shared_parts<R, QN>(task.k_room);
   const int kv_head = blockIdx.y, size = task.v.size;
@@ -294,11 +294,10 @@ __global__ void __launch_bounds__(kThreads, 2) walk_kernel(Task task) {
   if (!find_tile<R>(task, gridDim.x - 1 - blockIdx.x, place)) return;
   clear_padding(task, kv_head, blockIdx.x, gridDim.x, 0, size);
   if (place.count == 0) return;
-  Span any, all;
-  load_tile<R, QN>(task, place, kv_head, s, tile, any, all);
+  load_tile<R, QN>(task, place, kv_head, s, tile);
   for (int i = threadIdx.x; i < R * 4 * QN; i += kThreads) s.run[i] = 0.0f;
-  for (int split = any.first / kSplit; split * kSplit < any.last; ++split) {
-    attend_split<R, QN>(task, place, kv_head, split, all, s, tile);
+  for (int split = tile.any.first / kSplit; split * kSplit < tile.any.last; ++split) {
+    attend_split<R, QN>(task, place, kv_head, split, s, tile);
     merge<R, QN>(place, split, s, tile);
     __syncthreads();
   }

@@ -6,13 +6,16 @@
 
 namespace {
 
-// A pool at all its heads. fours: four elements of a plain type may be read at once.
+// A pool at all its heads. quads: four elements of a plain type may be read at once.
 struct Pool {
   const char* base;
   int64_t row_bytes, head_bytes;  // from one position, one head to the next
   uint32_t dtype;
   int size;
-  bool fours;
+  bool quads;
+
+  // Types of two bytes or less, four elements of which are fetched ahead.
+  __device__ bool ahead() const { return dtype != RR_F32 && quads; }
 };
 
 inline int64_t pool_bytes(uint32_t dtype, int64_t n) {
@@ -40,13 +43,12 @@ inline int64_t pool_bytes(uint32_t dtype, int64_t n) {
 [[maybe_unused]] inline Pool pool_of(const rr_tensor& t) {
   const int64_t head = pool_bytes(t.dtype, t.shape[2]);
   const int64_t align = 4 * element_bytes(t.dtype);
-  const bool plain = align > 0;
   return {static_cast<const char*>(t.data),
           head * t.shape[1],
           head,
           t.dtype,
           static_cast<int>(t.shape[2]),
-          plain && head % align == 0 && reinterpret_cast<uintptr_t>(t.data) % align == 0};
+          align == 0 || (head % align == 0 && reinterpret_cast<uintptr_t>(t.data) % align == 0)};
 }
 
 __device__ inline unsigned halves_at(const char* p) {
@@ -54,33 +56,41 @@ __device__ inline unsigned halves_at(const char* p) {
   return at[0] | static_cast<unsigned>(at[1]) << 16;
 }
 
-// Elements d .. d + 3 of a row as they lie; d is a multiple of 4 below the size. Of block types
-// also the scale, and above it which nibbles.
-template <uint32_t dtype>
-__device__ inline uint2 fetch4(const char* row, int d, int size, bool fours) {
-  if (dtype == RR_Q8_0) {
-    const char* block = row + d / 32 * 34;
-    return make_uint2(halves_at(block + 2 + d % 32), *reinterpret_cast<const uint16_t*>(block));
-  }
-  if (dtype == RR_Q4_0) {
-    const char* block = row + d / 32 * 18;
-    const unsigned scale = *reinterpret_cast<const uint16_t*>(block);
-    return make_uint2(halves_at(block + 2 + d % 16), scale | (d / 16 % 2u) << 16);
-  }
-  const uint16_t* at = reinterpret_cast<const uint16_t*>(row) + d;
-  if (fours) return *reinterpret_cast<const uint2*>(at);
-  const int left = size - d;
-  const unsigned a = at[0], b = left > 1 ? at[1] : 0, c = left > 2 ? at[2] : 0;
-  const unsigned e = left > 3 ? at[3] : 0;
-  return make_uint2(a | b << 16, c | e << 16);
+// Where four elements are in a row: the first, and of block types their block's scale.
+struct Place4 {
+  int64_t at, scale;
+  unsigned upper;  // of nibbles: whether they are the upper ones, in bit 16
+};
+
+// d: the first of them, a multiple of 4.
+__device__ inline Place4 place4(uint32_t dtype, int d) {
+  if (dtype == RR_Q8_0) return {d / 32 * 34 + 2 + d % 32, d / 32 * 34, 0};
+  if (dtype == RR_Q4_0) return {d / 32 * 18 + 2 + d % 16, d / 32 * 18, (d / 16 % 2u) << 16};
+  return {d * 2, 0, 0};
 }
 
-__device__ inline float4 read4(const char* row, int d, int size, bool fours) {
-  const float* at = reinterpret_cast<const float*>(row) + d;
-  if (fours) return *reinterpret_cast<const float4*>(at);
-  const int left = size - d;
-  return make_float4(at[0], left > 1 ? at[1] : 0.0f, left > 2 ? at[2] : 0.0f,
-                     left > 3 ? at[3] : 0.0f);
+// As they lie. Of block types also the scale, and above it which nibbles.
+template <uint32_t dtype>
+__device__ inline uint2 fetch4(const char* row, const Place4& place) {
+  if (dtype == RR_F16) return *reinterpret_cast<const uint2*>(row + place.at);
+  const unsigned scale = *reinterpret_cast<const uint16_t*>(row + place.scale);
+  return make_uint2(halves_at(row + place.at), scale | place.upper);
+}
+
+// Element d of a plain type.
+__device__ inline float read1(const Pool& pool, const char* row, int d) {
+  if (d >= pool.size) return 0.0f;
+  if (pool.dtype == RR_F32) return reinterpret_cast<const float*>(row)[d];
+  const uint16_t x = reinterpret_cast<const uint16_t*>(row)[d];
+  return pool.dtype == RR_F16 ? half_to_float(x) : bf16_to_float(x);
+}
+
+// Elements d .. d + 3 of a plain type.
+__device__ inline float4 read4(const Pool& pool, const char* row, int d) {
+  if (pool.dtype == RR_F32 && pool.quads)
+    return *reinterpret_cast<const float4*>(reinterpret_cast<const float*>(row) + d);
+  return make_float4(read1(pool, row, d), read1(pool, row, d + 1), read1(pool, row, d + 2),
+                     read1(pool, row, d + 3));
 }
 
 __device__ inline float byte_at(unsigned four, int i) {

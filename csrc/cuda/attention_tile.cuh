@@ -27,14 +27,17 @@ struct Span {
   int first, last;
 };
 
-// What a block knows of its vectors, in shared memory.
+// What a block knows of its vectors, in shared memory, where it takes no registers.
 template <int R>
 struct Tile {
+  Span any, all;                   // positions that some vector sees, and that all see
   Span seen[R];                    // positions, by vector
   float top[R], total[R];          // of the split: largest score, sum of exp(score - top)
   float run_top[R], run_total[R];  // of the splits so far
   float keep[R], take[R];
-  long long key[kSplit];  // pool row of each key of the split; -1: nobody sees it
+  // Bytes from the start of a pool to each key of the split, and to each value in the order of
+  // ValueChunks; negative: nobody sees it.
+  long long key_at[kSplit], value_at[kSplit];
 };
 
 // Parts of dynamic shared memory, in floats.
@@ -74,101 +77,104 @@ __device__ inline void write_float4(float* p, float4 v) {
   *reinterpret_cast<float4*>(p) = v;
 }
 
-// Which key of the split, and which four elements, a thread stages as its piece i of a chunk.
-struct Piece {
-  int key, d, at;  // at: in the stage
-};
+// How chunks of keys and values are staged. A thread has the same four elements of every
+// `stride`-th row of a chunk; a row of the stage has `pitch` floats.
+struct KeyChunks {
+  static constexpr int stride = kThreads * 4 / kRun, count = kSplit / stride, pitch = kPitch;
 
-struct KeyPieces {
-  static constexpr int count = kSplit * kRun / 4 / kThreads;
-
-  static __device__ Piece piece(int chunk, int i) {
-    const int unit = threadIdx.x + i * kThreads, key = unit / (kRun / 4), d = unit % (kRun / 4) * 4;
-    return {key, chunk * kRun + d, key * kPitch + d};
-  }
+  static __device__ int row() { return threadIdx.x / (kRun / 4); }
+  static __device__ int column() { return threadIdx.x % (kRun / 4) * 4; }
+  static __device__ int element(int chunk) { return chunk * kRun + column(); }
+  static __device__ int first(int) { return row(); }
 };
 
 // Chunks of values go through the runs of keys that are summed at the same time side by side.
 template <int R, int QN>
-struct ValuePieces {
+struct ValueChunks {
   static constexpr int runs = kThreads / QN, run_keys = kSplit / runs;
-  static constexpr int groups = R / kRows,
-                       together = runs / groups;  // runs that are summed at once
+  static constexpr int groups = R / kRows, together = runs / groups;  // runs summed at once
   static constexpr int chunks = kSplit / kKeys, round_chunks = chunks / groups;
   static constexpr int step_keys = kKeys / together;  // of each run in a chunk
-  static constexpr int count = kKeys * QN / kThreads;
+  static constexpr int stride = kThreads / QN, count = kKeys / stride, pitch = 4 * QN;
 
-  // The key in place `slot` of a chunk.
+  // Keys in the order in which chunks have them: the place of a key, and the key in a place.
+  static __device__ int place_of(int key) {
+    const int run = key / run_keys, at = key % run_keys;
+    const int chunk = run / together * round_chunks + at / step_keys;
+    return chunk * kKeys + run % together * step_keys + at % step_keys;
+  }
   static __device__ int key_of(int chunk, int slot) {
     const int round = chunk / round_chunks, step = chunk % round_chunks;
     return (round * together + slot / step_keys) * run_keys + step * step_keys + slot % step_keys;
   }
-  static __device__ Piece piece(int chunk, int i) {
-    const int unit = threadIdx.x + i * kThreads, slot = unit / QN, d = unit % QN * 4;
-    return {key_of(chunk, slot), d, slot * 4 * QN + d};
-  }
+  static __device__ int row() { return threadIdx.x / QN; }
+  static __device__ int column() { return threadIdx.x % QN * 4; }
+  static __device__ int element(int) { return column(); }
+  static __device__ int first(int chunk) { return chunk * kKeys + row(); }
 };
 
-// Pieces of a chunk on their way from memory to the stage. Those of f32 are not fetched ahead.
+// Elements of a chunk on their way from memory to the stage; at: where each row lies, from `head`
+// on, negative for rows of zeros. What cannot be fetched ahead is read when it is staged.
 template <int most>
 struct Flight {
   uint2 raw[most];
 
-  template <typename Pieces>
-  __device__ void fetch(const Pool& pool, const char* head, const long long* rows, int chunk) {
-    if (pool.dtype == RR_F16 || pool.dtype == RR_BF16)
-      fetch_as<Pieces, RR_F16>(pool, head, rows, chunk);
-    else if (pool.dtype == RR_Q8_0)
-      fetch_as<Pieces, RR_Q8_0>(pool, head, rows, chunk);
+  template <typename Chunks>
+  __device__ void fetch(const Pool& pool, const char* head, const long long* at, int chunk) {
+    if (!pool.ahead()) return;
+    if (pool.dtype == RR_Q8_0)
+      fetch_as<Chunks, RR_Q8_0>(pool, head, at, chunk);
     else if (pool.dtype == RR_Q4_0)
-      fetch_as<Pieces, RR_Q4_0>(pool, head, rows, chunk);
+      fetch_as<Chunks, RR_Q4_0>(pool, head, at, chunk);
+    else
+      fetch_as<Chunks, RR_F16>(pool, head, at, chunk);
   }
 
-  template <typename Pieces, uint32_t dtype>
-  __device__ void fetch_as(const Pool& pool, const char* head, const long long* rows, int chunk) {
+  template <typename Chunks, uint32_t dtype>
+  __device__ void fetch_as(const Pool& pool, const char* head, const long long* at, int chunk) {
+    const int d = Chunks::element(chunk);
+    const Place4 place = place4(dtype, d);
+    const long long* own = at + Chunks::first(chunk);
 #pragma unroll
-    for (int i = 0; i < Pieces::count; ++i) {
-      const Piece p = Pieces::piece(chunk, i);
-      const long long row = rows[p.key];
+    for (int i = 0; i < Chunks::count; ++i) {
+      const long long row = own[i * Chunks::stride];
       raw[i] = make_uint2(0, 0);
-      if (row >= 0 && p.d < pool.size)
-        raw[i] = fetch4<dtype>(head + row * pool.row_bytes, p.d, pool.size, pool.fours);
+      if (row >= 0 && d < pool.size) raw[i] = fetch4<dtype>(head + row, place);
     }
   }
 
-  template <typename Pieces>
-  __device__ void land(const Pool& pool, const char* head, const long long* rows, int chunk,
+  template <typename Chunks>
+  __device__ void land(const Pool& pool, const char* head, const long long* at, int chunk,
                        float* stage) {
-    if (pool.dtype == RR_F16)
-      land_as<Pieces, RR_F16>(chunk, stage);
+    stage += Chunks::row() * Chunks::pitch + Chunks::column();
+    if (!pool.ahead())
+      carry<Chunks>(pool, head, at + Chunks::first(chunk), Chunks::element(chunk), stage);
+    else if (pool.dtype == RR_F16)
+      land_as<Chunks, RR_F16>(stage);
     else if (pool.dtype == RR_BF16)
-      land_as<Pieces, RR_BF16>(chunk, stage);
+      land_as<Chunks, RR_BF16>(stage);
     else if (pool.dtype == RR_Q8_0)
-      land_as<Pieces, RR_Q8_0>(chunk, stage);
-    else if (pool.dtype == RR_Q4_0)
-      land_as<Pieces, RR_Q4_0>(chunk, stage);
+      land_as<Chunks, RR_Q8_0>(stage);
     else
-      carry<Pieces>(pool, head, rows, chunk, stage);
+      land_as<Chunks, RR_Q4_0>(stage);
   }
 
-  template <typename Pieces, uint32_t dtype>
-  __device__ void land_as(int chunk, float* stage) {
+  template <typename Chunks, uint32_t dtype>
+  __device__ void land_as(float* stage) {
 #pragma unroll
-    for (int i = 0; i < Pieces::count; ++i)
-      write_float4(stage + Pieces::piece(chunk, i).at, decode4<dtype>(raw[i]));
+    for (int i = 0; i < Chunks::count; ++i)
+      write_float4(stage + i * (Chunks::stride * Chunks::pitch), decode4<dtype>(raw[i]));
   }
 
-  template <typename Pieces>
-  __device__ void carry(const Pool& pool, const char* head, const long long* rows, int chunk,
+  template <typename Chunks>
+  __device__ void carry(const Pool& pool, const char* head, const long long* at, int d,
                         float* stage) {
-#pragma unroll 2
-    for (int i = 0; i < Pieces::count; ++i) {
-      const Piece p = Pieces::piece(chunk, i);
-      const long long row = rows[p.key];
+#pragma unroll 1
+    for (int i = 0; i < Chunks::count; ++i) {
+      const long long row = at[i * Chunks::stride];
       float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-      if (row >= 0 && p.d < pool.size)
-        v = read4(head + row * pool.row_bytes, p.d, pool.size, pool.fours);
-      write_float4(stage + p.at, v);
+      if (row >= 0 && d < pool.size) v = read4(pool, head + row, d);
+      write_float4(stage + i * (Chunks::stride * Chunks::pitch), v);
     }
   }
 };
@@ -177,7 +183,7 @@ struct Flight {
 template <int keys>
 __device__ void score_chunk(const float* stage, const float* q, int k_room, int key,
                             float (&sum)[kRows][keys]) {
-#pragma unroll
+#pragma unroll 1
   for (int d = 0; d < kRun / kParts; d += 4) {
     float4 k[keys];
 #pragma unroll
@@ -201,6 +207,7 @@ __device__ void score_chunk(const float* stage, const float* q, int k_room, int 
 template <int R, int QN>
 __device__ void score(const Shared& s, float (&sum)[kRows][R / 4], int part, int key, int group) {
   constexpr int keys = R / 4;
+#pragma unroll 1
   for (int turn = 0; turn < kParts; ++turn) {
     if (turn == part) {
 #pragma unroll
@@ -263,10 +270,11 @@ __device__ inline void add_weighted(float4& sum, float weight, float4 v) {
 template <int R, int QN>
 __device__ void weigh_chunk(const float* stage, const float* weights, int chunk, Span common,
                             float4 (&sum)[kRows]) {
-  using P = ValuePieces<R, QN>;
+  using P = ValueChunks<R, QN>;
   const int quad = threadIdx.x % QN, rest = threadIdx.x / QN;
   const int group = rest / P::together, slot = rest % P::together * P::step_keys;
   const int key = P::key_of(chunk, slot);
+#pragma unroll 2
   for (int x = 0; x < P::step_keys; ++x) {
     const float4 v = read_float4(stage + (slot + x) * 4 * QN + quad * 4);
     const float* at = weights + (key + x) * Layout<R, QN>::weight_pitch + group * kRows;
@@ -286,8 +294,9 @@ __device__ void weigh_chunk(const float* stage, const float* weights, int chunk,
 // Adds the sums of the runs of one round to s.sum [R, 4 QN], in order. All threads take part.
 template <int R, int QN>
 __device__ void gather(const Shared& s, int round, float4 (&sum)[kRows]) {
-  using P = ValuePieces<R, QN>;
+  using P = ValueChunks<R, QN>;
   const int quad = threadIdx.x % QN, rest = threadIdx.x / QN;
+#pragma unroll 1
   for (int turn = 0; turn < P::together; ++turn) {
     if (rest % P::together == turn) {
 #pragma unroll
@@ -307,13 +316,13 @@ __device__ void gather(const Shared& s, int round, float4 (&sum)[kRows]) {
 }
 
 // The block's vectors against the split that starts at position `base`: tile.top, tile.total and
-// s.sum, valid for vectors that see something. tile.key is filled; all threads take part.
+// s.sum, valid for vectors that see something. the places of keys and values are given; all threads
+// take part.
 template <int R, int QN>
 __device__ void attend(const Pool& keys, const char* k_head, const Pool& values, const char* v_head,
-                       int k_room, float scale, int base, Span common, const Shared& s,
-                       Tile<R>& tile) {
-  using V = ValuePieces<R, QN>;
-  constexpr int most = KeyPieces::count > V::count ? KeyPieces::count : V::count;
+                       int k_room, float scale, int base, const Shared& s, Tile<R>& tile) {
+  using V = ValueChunks<R, QN>;
+  constexpr int most = KeyChunks::count > V::count ? KeyChunks::count : V::count;
   constexpr int per_group = kThreads / kParts / (R / kRows);
   Flight<most> flight;
   const int part = threadIdx.x / (kThreads / kParts), own = threadIdx.x % (kThreads / kParts);
@@ -321,15 +330,16 @@ __device__ void attend(const Pool& keys, const char* k_head, const Pool& values,
   {
     float sum[kRows][R / 4] = {};
     const float* q = s.q + group * kRows * k_room + part * (kRun / kParts);
-    flight.template fetch<KeyPieces>(keys, k_head, tile.key, 0);
+    flight.template fetch<KeyChunks>(keys, k_head, tile.key_at, 0);
+#pragma unroll 1
     for (int c = 0; c < chunks; ++c) {
       __syncthreads();
-      flight.template land<KeyPieces>(keys, k_head, tile.key, c, s.stage);
+      flight.template land<KeyChunks>(keys, k_head, tile.key_at, c, s.stage);
       __syncthreads();
       if (c + 1 < chunks)
-        flight.template fetch<KeyPieces>(keys, k_head, tile.key, c + 1);
+        flight.template fetch<KeyChunks>(keys, k_head, tile.key_at, c + 1);
       else
-        flight.template fetch<V>(values, v_head, tile.key, 0);
+        flight.template fetch<V>(values, v_head, tile.value_at, 0);
       score_chunk<R / 4>(s.stage + part * (kRun / kParts), q + c * kRun, k_room, key, sum);
     }
     score<R, QN>(s, sum, part, key, group);
@@ -338,12 +348,13 @@ __device__ void attend(const Pool& keys, const char* k_head, const Pool& values,
   float4 sum[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) sum[r] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll 1
   for (int c = 0; c < V::chunks; ++c) {
     __syncthreads();
-    flight.template land<V>(values, v_head, tile.key, c, s.stage);
+    flight.template land<V>(values, v_head, tile.value_at, c, s.stage);
     __syncthreads();
-    if (c + 1 < V::chunks) flight.template fetch<V>(values, v_head, tile.key, c + 1);
-    weigh_chunk<R, QN>(s.stage, s.weights, c, common, sum);
+    if (c + 1 < V::chunks) flight.template fetch<V>(values, v_head, tile.value_at, c + 1);
+    weigh_chunk<R, QN>(s.stage, s.weights, c, {tile.all.first - base, tile.all.last - base}, sum);
     if (c % V::round_chunks == V::round_chunks - 1) gather<R, QN>(s, c / V::round_chunks, sum);
   }
 }

@@ -14,6 +14,7 @@ struct Shape {
   static constexpr int kThreads = 128;
   static constexpr int kKeys = 4 * span * quads;  // S or more
   static constexpr int kBlockRows = kThreads / span * rows;
+  static constexpr int kBlocks = kKeys <= 256 ? 4 : 2;  // a multiprocessor, at least
   static constexpr int kSteps = kKeys <= 128 ? 8 : kKeys <= 256 ? 4 : 1;  // staged at once
 };
 
@@ -41,14 +42,17 @@ __device__ inline Part<S> load_keys(const float* keys, int lane, int size, bool 
     const int i = 4 * (lane + S::kSpan * c);
     float4& quad = part.quad[c];
     quad = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    if (aligned) {
-      if (i < size) quad = *reinterpret_cast<const float4*>(keys + i);
-    } else {
-      if (i < size) quad.x = keys[i];
-      if (i + 1 < size) quad.y = keys[i + 1];
-      if (i + 2 < size) quad.z = keys[i + 2];
-      if (i + 3 < size) quad.w = keys[i + 3];
-    }
+    if (aligned && i < size) quad = *reinterpret_cast<const float4*>(keys + i);
+  }
+  if (aligned) return part;
+#pragma unroll
+  for (int c = 0; c < S::kQuads; ++c) {
+    const int i = 4 * (lane + S::kSpan * c);
+    float4& quad = part.quad[c];
+    if (i < size) quad.x = keys[i];
+    if (i + 1 < size) quad.y = keys[i + 1];
+    if (i + 2 < size) quad.z = keys[i + 2];
+    if (i + 3 < size) quad.w = keys[i + 3];
   }
   return part;
 }
@@ -59,15 +63,17 @@ __device__ inline void store_keys(float* keys, const Part<S>& part, int lane, in
 #pragma unroll
   for (int c = 0; c < S::kQuads; ++c) {
     const int i = 4 * (lane + S::kSpan * c);
+    if (aligned && i < size) *reinterpret_cast<float4*>(keys + i) = part.quad[c];
+  }
+  if (aligned) return;
+#pragma unroll
+  for (int c = 0; c < S::kQuads; ++c) {
+    const int i = 4 * (lane + S::kSpan * c);
     const float4& quad = part.quad[c];
-    if (aligned) {
-      if (i < size) *reinterpret_cast<float4*>(keys + i) = quad;
-    } else {
-      if (i < size) keys[i] = quad.x;
-      if (i + 1 < size) keys[i + 1] = quad.y;
-      if (i + 2 < size) keys[i + 2] = quad.z;
-      if (i + 3 < size) keys[i + 3] = quad.w;
-    }
+    if (i < size) keys[i] = quad.x;
+    if (i + 1 < size) keys[i + 1] = quad.y;
+    if (i + 2 < size) keys[i + 2] = quad.z;
+    if (i + 3 < size) keys[i + 3] = quad.w;
   }
 }
 

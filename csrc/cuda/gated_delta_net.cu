@@ -196,57 +196,41 @@ __device__ inline void log_operands(const Task& task, const Work& work, int firs
   }
 }
 
-// Rows of the state in a thread, and the output of the token before, its lanes' parts not yet
-// added.
+// A thread's rows of the state, and the output of the token before, its lanes' parts not yet added.
 template <typename S>
 struct Rows {
+  int lane, first, left;  // lane: among those that share rows; left: rows from `first` to the last
   Part<S> m[S::kRows];
   float out[S::kRows];
-  float* to;  // null where there was no token
+  float *to, *next;  // where that output goes, null before the first token, and the one after it
 };
 
 template <typename S>
-__device__ inline void store_values(float* to, const float (&values)[S::kRows], float factor,
-                                    int lane, int left) {
+__device__ inline void store_values(const Rows<S>& rows, float* to, const float (&values)[S::kRows],
+                                    float factor) {
 #pragma unroll
   for (int r = 0; r < S::kRows; ++r)
-    if (lane == r && r < left) to[r] = values[r] * factor;
-}
-
-// d of a token from its prediction, and the stores of it and of the output of the token before.
-template <typename S>
-__device__ inline void predict(const Task& task, Rows<S>& rows, const Part<S>& k, const float* v,
-                               float beta, int lane, int left, float (&d)[S::kRows]) {
-#pragma unroll
-  for (int r = 0; r < S::kRows; ++r) d[r] = dot_part(rows.m[r], k);
-  sum_rows<S>(d, rows.out);
-  if (rows.to) store_values<S>(rows.to, rows.out, task.scale, lane, left);
-#pragma unroll
-  for (int r = 0; r < S::kRows; ++r) d[r] = beta * (v[r] - d[r]);
-}
-
-// Where a token's d goes in the log, null for nowhere.
-__device__ inline float* place_of_d(const Task& task, const Work& work, int token, int row) {
-  if (token < work.pass.direct) return nullptr;
-  float* entry = task.all.replay.place(task.all.kept, work.pass, work.b, token);
-  return entry + (task.key_heads + work.head) * task.size + row;
+    if (rows.lane == r && r < rows.left) to[r] = values[r] * factor;
 }
 
 template <typename S>
-__device__ inline float* state_rows(const Task& task, const Work& work, int plane, int row) {
+__device__ inline float* state_row(const Task& task, const Work& work, int plane, int row) {
   const int64_t at = int64_t{work.head} * task.size + row;
   return task.all.kept.plane(work.b, plane) + at * task.size;
 }
 
+// After a step, where a plane keeps its state.
 template <typename S>
-__device__ inline void store_state(const Task& task, const Work& work, const Rows<S>& rows, int age,
-                                   int row, int lane) {
+__device__ inline void keep_state(const Task& task, const Work& work, const Rows<S>& rows,
+                                  int step) {
+  const int age = work.settled - 1 - step;
+  if (age < 0 || age >= task.all.kept.planes) return;
   const int plane = task.all.kept.target(work.b, age);
 #pragma unroll
   for (int r = 0; r < S::kRows; ++r)
-    if (row + r < task.size)
-      store_keys<S>(state_rows<S>(task, work, plane, row + r), rows.m[r], lane, task.size,
-                    task.whole_state);
+    if (r < rows.left)
+      store_keys<S>(state_row<S>(task, work, plane, rows.first + r), rows.m[r], rows.lane,
+                    task.size, task.whole_state);
 }
 
 template <typename S, bool kByKey>
@@ -257,38 +241,78 @@ __device__ inline auto decay_at(const Stage<S, kByKey>& stage, int i, int lane) 
     return EvenDecay{stage.decay[i]};
 }
 
-// The staged steps. lane: among those that share rows; row: the thread's first value row.
+// Staged steps begin .. end - 1, which are entries.
 template <typename S, bool kByKey>
-__device__ inline void run_steps(const Task& task, const Work& work, int first,
-                                 const Stage<S, kByKey>& stage, Rows<S>& rows, int lane, int row) {
-  const int n = min(S::kSteps, work.steps - first), left = task.size - row;
-  Part<S> next = load_part<S>(stage.k[0], lane);
-  for (int i = 0; i < n; ++i) {
+__device__ inline void run_entries(const Task& task, const Work& work, int first, int begin,
+                                   int end, const Stage<S, kByKey>& stage, Rows<S>& rows) {
+  for (int i = begin; i < end; ++i) {
+    const Part<S> k = load_part<S>(stage.k[i], rows.lane);
+    const auto decay = decay_at<S, kByKey>(stage, i, rows.lane);
+    const float* d = &stage.v[i][rows.first - work.row];
+#pragma unroll
+    for (int r = 0; r < S::kRows; ++r) {
+      decay_row<S>(rows.m[r], decay);
+      add_row<S>(rows.m[r], d[r], k);
+    }
+    keep_state<S>(task, work, rows, first + i);
+  }
+}
+
+// Staged steps begin .. end - 1, which are tokens.
+template <typename S, bool kByKey>
+__device__ inline void run_tokens(const Task& task, const Work& work, int first, int begin, int end,
+                                  const Stage<S, kByKey>& stage, Rows<S>& rows) {
+  const float *k_at = stage.k[begin], *q_at = stage.q[begin];
+  const float* v = &stage.v[begin][rows.first - work.row];
+  Part<S> next = load_part<S>(k_at, rows.lane);
+#pragma unroll 2
+  for (int i = begin; i < end; ++i, q_at += S::kKeys, v += S::kBlockRows) {
     const Part<S> k = next;
-    const auto decay = decay_at<S, kByKey>(stage, i, lane);
-    const float* v = &stage.v[i][row - work.row];
-    next = load_part<S>(stage.k[min(i + 1, S::kSteps - 1)], lane);
-    const int token = first + i - work.entries;
+    const auto decay = decay_at<S, kByKey>(stage, i, rows.lane);
+    const float beta = stage.beta[i];
+    if (i + 1 < end) k_at += S::kKeys;
+    next = load_part<S>(k_at, rows.lane);
     float d[S::kRows];
 #pragma unroll
     for (int r = 0; r < S::kRows; ++r) {
-      d[r] = v[r];
       decay_row<S>(rows.m[r], decay);
+      d[r] = dot_part(rows.m[r], k);
     }
-    if (token >= 0) predict<S>(task, rows, k, v, stage.beta[i], lane, left, d);
+    sum_rows<S>(d, rows.out);
+    if (rows.to) store_values<S>(rows, rows.to, rows.out, task.scale);
+    const Part<S> q = load_part<S>(q_at, rows.lane);
 #pragma unroll
-    for (int r = 0; r < S::kRows; ++r) add_row<S>(rows.m[r], d[r], k);
-    if (token >= 0) {
-      const Part<S> q = load_part<S>(stage.q[i], lane);
-#pragma unroll
-      for (int r = 0; r < S::kRows; ++r) rows.out[r] = dot_part(rows.m[r], q);
-      rows.to = task.o.at(work.first + token, work.head) + row;
-      float* wrote = place_of_d(task, work, token, row);
-      if (wrote) store_values<S>(wrote, d, 1.0f, lane, left);
+    for (int r = 0; r < S::kRows; ++r) {
+      d[r] = beta * (v[r] - d[r]);
+      add_row<S>(rows.m[r], d[r], k);
+      rows.out[r] = dot_part(rows.m[r], q);
     }
-    const int age = work.settled - 1 - first - i;
-    if (age >= 0 && age < task.all.kept.planes) store_state<S>(task, work, rows, age, row, lane);
+    rows.to = rows.next;
+    rows.next += task.o.row;
+    const int token = first + i - work.entries;
+    if (token >= work.pass.direct) {
+      float* entry = task.all.replay.place(task.all.kept, work.pass, work.b, token);
+      float* to = entry + (task.key_heads + work.head) * task.size + rows.first;
+      store_values<S>(rows, to, d, 1.0f);
+    }
+    keep_state<S>(task, work, rows, first + i);
   }
+}
+
+template <typename S>
+__device__ inline Rows<S> load_rows(const Task& task, const Work& work) {
+  Rows<S> rows = {};
+  rows.lane = threadIdx.x % S::kSpan;
+  rows.first = work.row + threadIdx.x / S::kSpan * S::kRows;
+  rows.left = task.size - rows.first;
+  rows.next = task.o.at(work.first, work.head) + rows.first;
+  const int plane = task.all.kept.source(work.b);
+#pragma unroll
+  for (int r = 0; r < S::kRows; ++r)
+    if (r < rows.left)
+      rows.m[r] = load_keys<S>(state_row<S>(task, work, plane, rows.first + r), rows.lane,
+                               task.size, task.whole_state);
+  return rows;
 }
 
 __device__ inline void clear_padding(const Task& task) {
@@ -309,37 +333,34 @@ __device__ inline void clear(Stage<S, kByKey>& stage) {
 }
 
 template <typename S, bool kByKey>
-__global__ void __launch_bounds__(S::kThreads, 4) run_pass(Task task) {
+__global__ void __launch_bounds__(S::kThreads, S::kBlocks) run_pass(Task task) {
   auto* stages = reinterpret_cast<Stage<S, kByKey>*>(dynamic_shared());
   if (!sequences_fit(task.all)) return;
   clear_padding(task);
   const Work work = work_of(task, S::kBlockRows);
   if (work.pass.idle()) return;
-  const int lane = threadIdx.x % S::kSpan, row = work.row + threadIdx.x / S::kSpan * S::kRows;
   if (task.size < S::kKeys || task.size % S::kBlockRows != 0) {
     clear(stages[0]);
     clear(stages[1]);
     __syncthreads();
   }
   Scalars scalars = fetch(task, work, 0, stages[0]);
-  const int plane = task.all.kept.source(work.b);
-  Rows<S> rows = {};
-#pragma unroll
-  for (int r = 0; r < S::kRows; ++r)
-    if (row + r < task.size)
-      rows.m[r] = load_keys<S>(state_rows<S>(task, work, plane, row + r), lane, task.size,
-                               task.whole_state);
+  Rows<S> rows = load_rows<S>(task, work);
   for (int first = 0, turn = 0; first < work.steps; first += S::kSteps, turn ^= 1) {
+    const Stage<S, kByKey>& stage = stages[turn];
     arrive(task, work, first, scalars, stages[turn]);
     __syncthreads();
     if (first + S::kSteps < work.steps)
       scalars = fetch(task, work, first + S::kSteps, stages[turn ^ 1]);
-    log_operands(task, work, first, stages[turn]);
-    run_steps<S, kByKey>(task, work, first, stages[turn], rows, lane, row);
+    log_operands(task, work, first, stage);
+    const int n = min(S::kSteps, work.steps - first);
+    const int entries = max(0, min(n, work.entries - first));
+    run_entries<S, kByKey>(task, work, first, 0, entries, stage, rows);
+    if (entries < n) run_tokens<S, kByKey>(task, work, first, entries, n, stage, rows);
   }
   float none[S::kRows] = {};
   sum_rows<S>(none, rows.out);
-  if (rows.to) store_values<S>(rows.to, rows.out, task.scale, lane, task.size - row);
+  if (rows.to) store_values<S>(rows, rows.to, rows.out, task.scale);
 }
 
 bool aligned(const void* data) {

@@ -35,7 +35,7 @@ struct Chunk {
   static constexpr int pieces = (16 - grain + bytes + 15) / 16;
   static constexpr int pitch = 16 * (pieces | 1);
   static constexpr int warp_bytes = kRowsOfWarp * pitch;
-  static_assert(kStages <= units + 1, "a chunk's place is free before it is asked for");
+  static_assert(kStages <= units + 1, "a chunk is asked for while the one before is multiplied");
 };
 
 template <uint32_t dtype, int tokens>
@@ -87,15 +87,14 @@ __device__ inline int swizzled(int row, int piece) {
   return row * kUnitBytes + (piece ^ (row & 7)) * 16;
 }
 
+// A unit of the block's rows of x, of which `from` is this thread's place in the first.
 template <int tokens>
-__device__ inline void fetch_x(const MmaJob& job, unsigned char* to, int unit) {
+__device__ inline void fetch_x(const MmaJob& job, const uint16_t* from, unsigned char* to) {
   constexpr int kStep = kMmaThreads / 8;
-  const int row = threadIdx.x / 8, piece = threadIdx.x % 8;
-  const int64_t token = static_cast<int64_t>(blockIdx.x) * tokens + row;
-  const uint16_t* from = job.x + token * job.x_row + unit * kUnit + 8 * piece;
+  to += swizzled(threadIdx.x / 8, threadIdx.x % 8);
 #pragma unroll
   for (int i = 0; i < tokens / kStep; ++i)
-    async_copy16(to + swizzled(row, piece) + i * kStep * kUnitBytes, from + i * kStep * job.x_row);
+    async_copy16(to + i * kStep * kUnitBytes, from + i * kStep * job.x_row);
 }
 
 __device__ inline int misalignment(const uint8_t* p) {
@@ -105,13 +104,16 @@ __device__ inline int misalignment(const uint8_t* p) {
 // One row's part of a chunk that starts at `start`, by four lanes.
 template <uint32_t dtype>
 __device__ inline void fetch_w(const uint8_t* start, const uint8_t* end, unsigned char* to, int t) {
+  constexpr int kPieces = Chunk<dtype>::pieces;
   const uint8_t* from = start - misalignment(start);
+  if (from + 16 * kPieces <= end) {
 #pragma unroll
-  for (int piece = t; piece < Chunk<dtype>::pieces; piece += 4) {
-    if (from + 16 * piece + 16 <= end)
-      async_copy16(to + 16 * piece, from + 16 * piece);
-    else  // the last bytes of w
-      for (int i = 16 * piece; from + i < end; ++i) to[i] = from[i];
+    for (int piece = 0; piece < kPieces; piece += 4)
+      if (piece + 4 <= kPieces || t < kPieces % 4)
+        async_copy16(to + 16 * (piece + t), from + 16 * (piece + t));
+  } else {
+#pragma unroll 1
+    for (int i = t; i < 16 * kPieces && from + i < end; i += 4) to[i] = from[i];
   }
 }
 
@@ -168,44 +170,63 @@ __global__ void __launch_bounds__(kMmaThreads, 2) multiply_tile(MmaJob job) {
   using C = Chunk<dtype>;
   constexpr int kStage = tokens * kUnitBytes;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
-  unsigned char* xs = dynamic_shared();
-  unsigned char* ws = xs + kStages * kStage + warp * 2 * C::warp_bytes + g * C::pitch;
   const int row = static_cast<int>(blockIdx.y) * kRowsOfBlock + warp * kRowsOfWarp;
   const int first = static_cast<int>(blockIdx.z) * job.units;
   const int last = min(first + job.units, (job.k + kUnit - 1) / kUnit);
-  // Rows beyond the last are the last.
-  const uint8_t* rows[2] = {job.w + min(row + operand_row(0, g), job.m - 1) * job.w_row,
-                            job.w + min(row + operand_row(1, g), job.m - 1) * job.w_row};
-  const auto fetch = [&](int unit, int stage) {
-    if (unit < last) {
-      fetch_x<tokens>(job, xs + stage * kStage, unit);
-      const int chunk = unit / C::units;
+  unsigned char* xs = dynamic_shared();
+  unsigned char* ws = xs + kStages * kStage + warp * 2 * C::warp_bytes + g * C::pitch;
+
+  const uint16_t* x = job.x + (blockIdx.x * tokens + threadIdx.x / 8) * job.x_row + first * kUnit +
+                      threadIdx.x % 8 * 8;
+  const uint8_t* w[2];
+  int at[2];  // of the chunk that is multiplied, in shared memory
 #pragma unroll
-      for (int j = 0; j < 2 && unit % C::units == 0; ++j)
-        fetch_w<dtype>(rows[j] + chunk * C::bytes, job.w_end,
-                       ws + chunk % 2 * C::warp_bytes + 8 * j * C::pitch, t);
+  for (int j = 0; j < 2; ++j) {
+    // Rows beyond the last are the last.
+    w[j] =
+        job.w + min(row + operand_row(j, g), job.m - 1) * job.w_row + first / C::units * C::bytes;
+    at[j] = misalignment(w[j]);
+  }
+  const auto fetch_chunk = [&](unsigned char* to) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      fetch_w<dtype>(w[j], job.w_end, to + 8 * j * C::pitch, t);
+      w[j] += C::bytes;
     }
-    async_copy_commit();
   };
-  for (int i = 0; i < kStages - 1; ++i) fetch(first + i, i);
+  fetch_chunk(ws);
+#pragma unroll
+  for (int i = 0; i < kStages - 1; ++i) {
+    if (first + i < last) fetch_x<tokens>(job, x + i * kUnit, xs + i * kStage);
+    async_copy_commit();
+  }
+  x += (kStages - 1) * kUnit;
 
   float sums[tokens / 16][2][4] = {};
-  for (int unit = first, stage = 0; unit < last; ++unit) {
-    async_copy_wait<kStages - 2>();
-    __syncthreads();
-    fetch(unit + kStages - 1, stage == 0 ? kStages - 1 : stage - 1);
-    if (row < job.m) {
-      const int chunk = unit / C::units;
-      const unsigned char* bytes = ws + chunk % 2 * C::warp_bytes;
-      Unit taken[2];
+  int stage = 0, side = 0;
+  for (int unit = first; unit < last; side ^= 1) {
 #pragma unroll
-      for (int j = 0; j < 2; ++j)
-        Codes<dtype>::take(bytes + 8 * j * C::pitch + misalignment(rows[j] + chunk * C::bytes),
-                           unit % C::units, t, taken[j]);
-      const int steps = C::values < 256 && job.k - unit * kUnit < kUnit ? 2 : 4;
-      multiply<Codes<dtype>::wide, tokens>(taken, xs + stage * kStage, steps, sums);
+    for (int u = 0; u < C::units && unit < last; ++u, ++unit, x += kUnit) {
+      async_copy_wait<kStages - 2>();
+      __syncthreads();
+      const int free = stage == 0 ? kStages - 1 : stage - 1;
+      if (unit + kStages - 1 < last) {
+        fetch_x<tokens>(job, x, xs + free * kStage);
+        if (u == C::units - kStages + 1) fetch_chunk(ws + (side ^ 1) * C::warp_bytes);
+      }
+      async_copy_commit();
+      if (row < job.m) {
+        Unit taken[2];
+#pragma unroll
+        for (int j = 0; j < 2; ++j)
+          Codes<dtype>::take(ws + side * C::warp_bytes + 8 * j * C::pitch + at[j], u, t, taken[j]);
+        const int steps = C::values < 256 && job.k - unit * kUnit < kUnit ? 2 : 4;
+        multiply<Codes<dtype>::wide, tokens>(taken, xs + stage * kStage, steps, sums);
+      }
+      stage = stage == kStages - 1 ? 0 : stage + 1;
     }
-    stage = stage == kStages - 1 ? 0 : stage + 1;
+#pragma unroll
+    for (int j = 0; j < 2; ++j) at[j] = (at[j] + C::bytes) & 15;
   }
   const int token = static_cast<int>(blockIdx.x) * tokens + g;
 #pragma unroll

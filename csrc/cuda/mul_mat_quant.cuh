@@ -172,7 +172,6 @@ __device__ inline void multiply(const Matrix& w, const Quantised& x, const Rows&
   constexpr int kShare = kWarp / (rows * columns);
   const int own = lane / kShare, own_column = own % columns;
   const bool writes = lane % kShare == 0 && own_column < group.count;
-  float* out = writes ? row_at(y, group.y_row(own_column)) : nullptr;
 
   int next_part = first;
   int next_chunk = 0;
@@ -226,7 +225,7 @@ __device__ inline void multiply(const Matrix& w, const Quantised& x, const Rows&
     }
     const float sum = warp_sums<rows * columns>(sums);
     const int row = part * rows + own / columns;
-    if (writes && row < w.rows) out[row] = sum;
+    if (writes && row < w.rows) row_at(y, group.y_row(own_column))[row] = sum;
   }
 }
 
@@ -300,12 +299,19 @@ void run_dense(const rr_node* node, const rr_exec* exec) {
   launch_dense<W, 8>(exec, w, q, rows_of(y));
 }
 
+// Whether the kernels' 32-bit offsets reach all of the quantised x.
+template <class W>
+bool small_enough(const rr_node* node) {
+  return workspace_dense<W>(node, 1) <= UINT32_MAX;
+}
+
 // Whether w's last axes are rows of whole blocks without gaps.
 template <class W>
 bool whole_rows(const rr_tensor& w) {
-  const int64_t k = w.shape[w.rank - 1], row_bytes = k / W::kValues * W::kBytes;
-  if (k == 0 || k % W::kValues != 0) return false;
-  if (w.shape[w.rank - 2] > 1 && w.strides[w.rank - 2] != row_bytes) return false;
+  const int64_t k = w.shape[w.rank - 1], rows = w.shape[w.rank - 2];
+  const int64_t row_bytes = k / W::kValues * W::kBytes;
+  if (k == 0 || k % W::kValues != 0 || k > INT32_MAX || rows > INT32_MAX / 2) return false;
+  if (rows > 1 && w.strides[w.rank - 2] != row_bytes) return false;
   return k == W::kValues || w.strides[w.rank - 1] == W::kBytes;
 }
 
@@ -315,6 +321,7 @@ int supports_dense(const rr_node* node, char* why, size_t size) {
   if (w.dtype != W::kType || w.layout != RR_LAYOUT_PLAIN || w.rank != 2)
     return refuse(why, size, W::kRefusal);
   if (!whole_rows<W>(w)) return refuse(why, size, "w needs dense rows of whole blocks");
+  if (!small_enough<W>(node)) return refuse(why, size, "x has more than 4 GiB when quantised");
   if (x.dtype != RR_F32 || !dense_tail(x, 1) || !dense_tail(y, 1))
     return refuse(why, size, "x and y need dense f32 rows");
   return 1;
@@ -393,6 +400,7 @@ int supports_chosen(const rr_node* node, char* why, size_t size) {
   if (!supports_routing(node, why, size)) return 0;
   if (w.dtype != W::kType || w.layout != RR_LAYOUT_PLAIN) return refuse(why, size, W::kRefusal);
   if (!whole_rows<W>(w)) return refuse(why, size, "w needs dense rows of whole blocks");
+  if (!small_enough<W>(node)) return refuse(why, size, "x has more than 4 GiB when quantised");
   return 1;
 }
 

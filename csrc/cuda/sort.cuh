@@ -37,7 +37,8 @@ __device__ inline void put(const Sorting& s, int64_t r, int64_t at, uint64_t key
 }
 
 // Largest first; size: a power of two from 64 on, two keys to a thread. A warp exchanges within
-// aligned pieces of 64 for strides up to 32, so that only wider ones need all warps to meet.
+// aligned pieces of 64 for strides up to 32, so that all warps meet only for wider ones and the one
+// after those.
 __device__ inline void sort_shared(uint64_t* keys, int size) {
   const int thread = threadIdx.x;
   for (int length = 2; length <= size; length *= 2) {
@@ -83,8 +84,7 @@ __global__ void __launch_bounds__(kSortThreads)
   }
 }
 
-// Neighbouring runs of `run` keys become one, of which the first k are needed. A thread takes a
-// key.
+// Neighbouring runs of `run` keys become one, of which the first k are needed. A thread a key.
 __global__ void __launch_bounds__(kMergeThreads)
     merge_runs(Sorting s, Keys from, Keys to, int64_t run, int64_t blocks) {
   const int64_t r = blockIdx.x / blocks, n = from.width;

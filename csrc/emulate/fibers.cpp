@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <mutex>
 #include <numeric>
 #include <random>
 #include <string>
@@ -85,8 +86,8 @@ class Runner {
 __thread Runner* active __attribute__((tls_model("initial-exec")));
 
 Runner& runner() {
-  static thread_local Runner instance;
-  return instance;
+  static thread_local const auto instance = std::make_unique<Runner>();
+  return *instance;
 }
 
 enum class Order { kAscending, kDescending, kShuffled };
@@ -312,7 +313,12 @@ void launch(dim3 grid, dim3 block, size_t shared, cudaStream_t stream, std::func
     set_error(error);
     return;
   }
-  enqueue(stream, [=, body = std::move(body)] { runner().run(grid, block, shared, body, name); });
+  enqueue(stream, [=, body = std::move(body)] {
+    // Shared memory is there once in the process, so threads of the host take turns.
+    static std::mutex one_at_a_time;
+    const std::lock_guard<std::mutex> lock(one_at_a_time);
+    runner().run(grid, block, shared, body, name);
+  });
 }
 
 unsigned char* dynamic_shared() {

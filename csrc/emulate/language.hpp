@@ -21,8 +21,9 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
-// One block at a time runs on a thread of the host.
-#define __shared__ static thread_local
+// One block at a time runs in the process. Not thread-local: a library that is loaded later has
+// little room for that.
+#define __shared__ static
 
 constexpr int warpSize = 32;
 

@@ -21,7 +21,7 @@ struct Product {
 template <typename T, int depth, typename Unpack>
 void finish_product(void* const* lanes, unsigned) {
   constexpr int kPer = depth / 8;
-  static thread_local T a[16][depth], b[depth][8], d[16][8];
+  T a[16][depth], b[depth][8], d[16][8];
   for (int l = 0; l < 32; ++l) {
     const Product<T>& p = *static_cast<const Product<T>*>(lanes[l]);
     const int group = l / 4, at = l % 4 * kPer;

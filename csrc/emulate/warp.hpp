@@ -24,6 +24,10 @@ void finish_exchange(void* const* lanes, unsigned mask) {
   }
 }
 
+// Short integers are shuffled as int.
+template <typename T>
+using Shuffled = std::conditional_t<std::is_integral_v<T> && sizeof(T) < 4, int, T>;
+
 template <typename T>
 T exchange(unsigned mask, T value, int source) {
   static_assert(std::is_arithmetic_v<T> && (sizeof(T) == 4 || sizeof(T) == 8),
@@ -95,29 +99,29 @@ inline void finish_nothing(void* const*, unsigned) {}
 }  // namespace emulate
 
 template <typename T>
-T __shfl_sync(unsigned mask, T value, int source, int width = 32) {
+emulate::Shuffled<T> __shfl_sync(unsigned mask, T value, int source, int width = 32) {
   const int lane = emulate::lane(), first = lane & ~(width - 1);
-  return emulate::exchange(mask, value, first + (source & (width - 1)));
+  return emulate::exchange<emulate::Shuffled<T>>(mask, value, first + (source & (width - 1)));
 }
 
 template <typename T>
-T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32) {
+emulate::Shuffled<T> __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32) {
   const int lane = emulate::lane(), last = lane | (width - 1), source = lane ^ bits;
-  return emulate::exchange(mask, value, source > last ? lane : source);
+  return emulate::exchange<emulate::Shuffled<T>>(mask, value, source > last ? lane : source);
 }
 
 template <typename T>
-T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32) {
+emulate::Shuffled<T> __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32) {
   const int lane = emulate::lane(), last = lane | (width - 1);
   const int source = lane + static_cast<int>(delta);
-  return emulate::exchange(mask, value, source > last ? lane : source);
+  return emulate::exchange<emulate::Shuffled<T>>(mask, value, source > last ? lane : source);
 }
 
 template <typename T>
-T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32) {
+emulate::Shuffled<T> __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32) {
   const int lane = emulate::lane(), first = lane & ~(width - 1);
   const int source = lane - static_cast<int>(delta);
-  return emulate::exchange(mask, value, source < first ? lane : source);
+  return emulate::exchange<emulate::Shuffled<T>>(mask, value, source < first ? lane : source);
 }
 
 inline unsigned __ballot_sync(unsigned mask, int predicate) {

@@ -105,7 +105,7 @@ REFUSED = {
     "prompt-too-long": (("-p", "one two three four five six", "-c", 3), "-c"),
     "empty-prompt": (("-p", ""), "no tokens"),
     "token-outside": (("--tokens", "1,99999999"), "99999999"),
-    "device": (("-p", "x", "--device", "cuda"), "cuda"),
+    "device": (("-p", "x", "--device", "cuda:99"), "cuda"),
     "device-name": (("-p", "x", "--device", "toaster"), "toaster"),
     "context-beyond-memory": (("-p", "x", "-c", 10**13), "out of memory"),
     "prompt-not-unicode": (("-p", "a\udcff"), "Unicode"),

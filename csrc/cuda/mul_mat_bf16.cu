@@ -1,0 +1,21 @@
+// Products with weights of bf16.
+#include "mul_mat_float.cuh"
+
+namespace {
+
+struct BF16 {
+  static constexpr uint32_t kType = RR_BF16;
+  static constexpr const char* kRefusal = "w is not plain bf16";
+  static constexpr int kBytes = 2;
+
+  __device__ static float4 four(const uint4& w, int i) {
+    const unsigned a = i ? w.z : w.x, b = i ? w.w : w.y;
+    return make_float4(
+        bf16_to_float(static_cast<uint16_t>(a)), bf16_to_float(static_cast<uint16_t>(a >> 16)),
+        bf16_to_float(static_cast<uint16_t>(b)), bf16_to_float(static_cast<uint16_t>(b >> 16)));
+  }
+};
+
+}  // namespace
+
+RR_FLOAT_PRODUCT(BF16)
