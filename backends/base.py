@@ -77,6 +77,11 @@ class Pools:
         """Set all bytes of a state."""
         self.states[name][...] = raw
 
+    def add(self, specs: Mapping[str, TensorSpec]) -> None:
+        """Memory for further states."""
+        self.specs |= specs
+        self.states |= {n: aligned(spec.nbytes) for n, spec in specs.items()}
+
     def scratch(self, size: int, part: str = "arena") -> Any:
         """At least size bytes that any one run may use; larger requests get new memory. Parts of
         different names lie apart."""
@@ -130,6 +135,14 @@ class BoundPlan(ABC):
         """Run once. rows: how many rows of axis 0 are real; the rest is padding.
 
         Raises BackendError when a kernel reports a failure."""
+
+    def start(self) -> None:
+        """Begin a run over all rows. Inputs stay as they are, and outputs are not read, until
+        `finish`; plans on the same pools may be started meanwhile and run in order."""
+        self.run()
+
+    def finish(self) -> None:  # noqa: B027
+        """Wait for what was started. Raises BackendError when it failed."""
 
     def profile(self, rows: int | None = None) -> list[tuple[str, int]]:
         """Run once; (op and name, nanoseconds) of every node that is neither leaf nor view, in
@@ -200,6 +213,7 @@ class Backend(ABC):
 
     name: str
     on_host: bool = True  # whether states lie in host memory
+    runs_ahead: bool = False  # whether `start` returns before a run is over
     threads: int | None = None  # processor threads it computes with, where that is a choice
     # Per kernel: op, isa, row_exact and more. Empty where ops are not made of kernels.
     kernels: Sequence[Mapping[str, Any]] = ()

@@ -116,11 +116,18 @@ class CudaPools(Pools):
     """States in device memory."""
 
     def __init__(self, specs: Mapping[str, TensorSpec], card: Any) -> None:
-        self.specs, self.card = dict(specs), card
-        _require_free(card, self.nbytes, "the session's memory", "a smaller context (-c)")
-        with _told():
-            self.states = {n: _cuda.CardMemory(card, s.nbytes) for n, s in specs.items()}
+        self.specs, self.states, self.card = {}, {}, card
         self._scratch: dict[str, Any] = {}
+        self.add(specs)
+
+    def add(self, specs: Mapping[str, TensorSpec]) -> None:
+        """Memory for further states. Raises BackendError, before any is allocated, where the card
+        has too little."""
+        wanted = sum(s.nbytes for s in specs.values())
+        _require_free(self.card, wanted, "the session's memory", "a smaller context (-c)")
+        with _told():
+            self.states |= {n: _cuda.CardMemory(self.card, s.nbytes) for n, s in specs.items()}
+        self.specs |= specs
 
     def array(self, name: str) -> np.ndarray:
         """A copy of a state's storage: device memory cannot be written through an array."""
@@ -397,6 +404,7 @@ class CudaBackend(NativeBackend):
     card, and for a card that the kernels were not built for."""
 
     on_host = False
+    runs_ahead = True
     packed_layouts = ()
 
     def __init__(self, index: int = 0, graphs: bool | None = None) -> None:

@@ -53,7 +53,7 @@ class WatchedBackend(Backend):
     def __init__(self, inner: Backend, wanted: int) -> None:
         self.inner, self.wanted = inner, wanted
         self.name, self.threads, self.kernels = inner.name, inner.threads, inner.kernels
-        self.on_host = inner.on_host
+        self.on_host, self.runs_ahead = inner.on_host, inner.runs_ahead
         threads = f", threads {inner.threads}" if inner.threads else ""
         note([f"device {inner.name}{threads}"])
 

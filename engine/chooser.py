@@ -35,6 +35,11 @@ class Chooser:
         self.sampler.accept(token)
 
     @property
+    def plain_greedy(self) -> bool:
+        """Whether the token is always the first largest logit."""
+        return self.constraint is None and self.sampler.takes_largest
+
+    @property
     def finished(self) -> bool:
         """Whether the constraint leaves nothing but tokens that end the text."""
         return self.constraint is not None and self.constraint.finished

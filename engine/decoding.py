@@ -74,9 +74,13 @@ def register_opener(opener: Opener) -> None:
 def open_decoding(
     model: Model, session: Session | None, n_ctx: int | None, speculative: Any
 ) -> Decoding:
-    """Plain decoding for None; else what the registered opener makes of it."""
+    """Plain decoding for None, ahead of the host where that can be; else what the registered
+    opener makes of it."""
     if speculative is None:
-        return PlainDecoding(session or model.session(n_ctx))
+        from .ahead import AheadDecoding, can_run_ahead  # it builds on this module
+
+        session = session or model.session(n_ctx)
+        return AheadDecoding(session) if can_run_ahead(session) else PlainDecoding(session)
     if not _openers:
         raise RequestError("speculative decoding is not at hand; import riverrun.speculative")
     return _openers[0](model, session, n_ctx, speculative)

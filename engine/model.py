@@ -11,6 +11,7 @@ from typing import Any
 
 from ..backends import Plan
 from ..backends.debug import watched
+from ..graph import Graph
 from ..models import ModelFile, load_file
 from ..models.step import DRAFT_HEAD, Capacity, StepShape
 from ..models.tokenizer import Tokenizer
@@ -83,20 +84,29 @@ class Model:
 
     def plan(self, shape: StepShape, capacity: Capacity, kind: str, program: str = "trunk") -> Plan:
         """The compiled step of a program for these sizes; compiled once. program: "trunk", "mtp"
-        (the block that predicts further tokens) or "folds" (recurrent ops alone)."""
+        (the block that predicts further tokens), "folds" (recurrent ops alone) or "ahead" (a greedy
+        step whose token is the one that the pass before picked)."""
         key = (shape, capacity, kind, program)
         with self._lock:
             if key not in self._plans:
-                arch = self.source.arch
-                build = {"trunk": arch.build, "mtp": arch.mtp, "folds": arch.folds}[program]
-                graph = build(shape, capacity, self.source.specs)
+                graph = self._build(shape, capacity, program)
                 self._plans[key] = self.backend.compile(graph, kind)
             return self._plans[key]
+
+    def _build(self, shape: StepShape, capacity: Capacity, program: str) -> Graph:
+        arch, specs = self.source.arch, self.source.specs
+        if program == "ahead":
+            return arch.ahead(shape, capacity, specs, self.tokenizer.n_vocab or self.n_vocab)
+        build = {"trunk": arch.build, "mtp": arch.mtp, "folds": arch.folds}[program]
+        return build(shape, capacity, specs)
 
     def plan_session(
         self, n_ctx: int | None = None, n_seqs: int = 1, **options: Any
     ) -> SessionPlan:
-        """What a session with these SessionOptions will hold, before it is made."""
+        """What a session with these SessionOptions will hold, before it is made.
+
+        Where passes can run ahead of the host, n_rs_seq is 1 unless given, so that they do."""
+        options.setdefault("n_rs_seq", int(self.backend.runs_ahead))
         return plan_session(self, SessionOptions(n_ctx, n_seqs, **options))
 
     def session(self, n_ctx: int | None = None, n_seqs: int = 1, **options: Any) -> Session:

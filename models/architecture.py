@@ -77,6 +77,21 @@ class Architecture(ABC):
         self.finish(s, self.trunk(s, self.embed(s)), "output_norm.weight", self.head)
         return s.g
 
+    def ahead(
+        self,
+        shape: StepShape,
+        capacity: Capacity,
+        weights: dict[str, TensorSpec],
+        n_vocab: int,
+    ) -> Graph:
+        """The graph of one greedy step per sequence that takes its tokens from the pass before and
+        picks the next ones itself, of the first n_vocab; outputs as of StepGraph.pick."""
+        s = StepGraph(f"{self.name} ahead b={shape.n_seqs}", shape, capacity, weights, ahead=True)
+        x = self.trunk(s, self.embed(s))
+        h = s.g.rms_norm(x, s.w("output_norm.weight"), eps=self.hp.eps, name="output_norm")
+        s.pick(self.head(s, h), n_vocab)
+        return s.g
+
     def finish(
         self, s: StepGraph, x: Value, norm: str, head: Callable[[StepGraph, Value], Value]
     ) -> None:

@@ -10,6 +10,7 @@ from ..graph.dtype import f16, i32
 from ..graph.errors import GraphError
 
 PAGE = 256  # positions in a page of attention memory
+NEXT_TOKEN = "next_token"  # the state of programs whose passes pick their own tokens
 DRAFT_HEAD = "draft_head.weight"  # the first rows of the head, where a model was loaded with them
 
 
@@ -85,15 +86,21 @@ class StepGraph:
     """A graph being built for one step: inputs, weights by GGUF name, states by layer."""
 
     def __init__(
-        self, name: str, shape: StepShape, capacity: Capacity, weights: dict[str, TensorSpec]
+        self,
+        name: str,
+        shape: StepShape,
+        capacity: Capacity,
+        weights: dict[str, TensorSpec],
+        ahead: bool = False,
     ) -> None:
+        """ahead: tokens are what the pass before picked, not an input."""
         self.g = Graph(name)
         self.shape, self.capacity, self.weights = shape, capacity, weights
         n, b = shape.n_tokens, shape.n_seqs
         g = self.g
         pages = self._pages("")
         self.inputs = Inputs(
-            tokens=g.input("tokens", (n,), i32),
+            tokens=self._picked(n) if ahead else g.input("tokens", (n,), i32),
             positions=g.input("positions", (n,), i32),
             seq_offsets=g.input("seq_offsets", (b + 1,), i32),
             pages=pages,
@@ -104,6 +111,22 @@ class StepGraph:
         names = ["start", "head"] if capacity.planes else []
         names += ["log_head", "n_replay", "n_held", "n_direct"] if capacity.log else []
         self._kept: dict[str, Any] = {name: g.input(name, (b,), i32) for name in names}
+
+    def _picked(self, n: int) -> Value:
+        self.next_token = self.g.state(NEXT_TOKEN, (n, 1))
+        return self.g.cast(self.g.reshape(self.next_token, shape=(n,)), to="i32")
+
+    def pick(self, logits: Value, n_vocab: int) -> None:
+        """Outputs "token" i32 [N, 1], the first largest of the first n_vocab logits [N, V] of each
+        row, and "largest" f32 [N, 1]; the next pass of this program starts from these tokens.
+        Ids up to 2^24 are exact in f32."""
+        g, n = self.g, logits.shape[0]
+        if n_vocab < logits.shape[1]:
+            logits = g.view(logits, axis=1, start=0, stop=n_vocab)
+        largest, token = g.top_k(logits, k=1, name="token")
+        g.output("token", token)
+        g.output("largest", largest)
+        g.write_rows(self.next_token, g.cast(token, to="f32"), g.input("next_row", (n,), i32))
 
     def _pages(self, suffix: str) -> Pages:
         n, b = self.shape.n_tokens, self.shape.n_seqs

@@ -56,6 +56,11 @@ struct Vector {
   Span seen;
 };
 
+// A member of the group of query heads that share a key head.
+__device__ int head_of(const Task& task, int kv_head, int member) {
+  return task.tiled ? member * task.kv_heads + kv_head : kv_head * task.group + member;
+}
+
 __device__ bool position_of(const Task& task, int token, int& at) {
   at = task.positions[token];
   if (at >= 0 && at < task.limit) return true;
@@ -66,8 +71,7 @@ __device__ bool position_of(const Task& task, int token, int& at) {
 // Vector i of a sequence at a key head; one whose position is bad sees nothing.
 __device__ Vector vector_of(const Task& task, int b, int kv_head, int i) {
   const int token = task.offsets[b] + i / task.group, member = i % task.group;
-  Vector v = {
-      token, task.tiled ? member * task.kv_heads + kv_head : kv_head * task.group + member, {0, 0}};
+  Vector v = {token, head_of(task, kv_head, member), {0, 0}};
   int at = 0, newest = 0;
   if (!position_of(task, token, at)) return v;
   if (!position_of(task, task.causal ? token : task.offsets[b + 1] - 1, newest)) return v;
@@ -97,8 +101,7 @@ __device__ void load_tile(const Task& task, const Place& place, int kv_head, con
     float x = 0.0f;
     if (r < place.count && d < task.k.size) {
       const int vector = place.first + r, member = vector % task.group;
-      const int head =
-          task.tiled ? member * task.kv_heads + kv_head : kv_head * task.group + member;
+      const int head = head_of(task, kv_head, member);
       const int token = task.offsets[place.b] + vector / task.group;
       x = reinterpret_cast<const float*>(at_head(task.q, token, head))[d];
     }
@@ -303,7 +306,7 @@ __global__ void __launch_bounds__(kThreads, QN <= 64 ? 2 : 1) walk_kernel(Task t
   }
   for (int i = threadIdx.x; i < place.count * size; i += kThreads) {
     const int r = i / size, d = i % size, vector = place.first + r, member = vector % task.group;
-    const int head = task.tiled ? member * task.kv_heads + kv_head : kv_head * task.group + member;
+    const int head = head_of(task, kv_head, member);
     const int token = task.offsets[place.b] + vector / task.group;
     const float total = tile.run_total[r];
     reinterpret_cast<float*>(at_head(task.o, token, head))[d] =

@@ -39,7 +39,7 @@ class BoundCuda {
 
   // Puts a run on the card's stream.
   void start();
-  // Waits for the stream. Returns "" or what was wrong with the data of a run.
+  // Waits for the last run that was started. Returns "" or what was wrong with the data of a run.
   std::string finish();
   // One run with the time of each node.
   std::string profile(std::vector<int64_t>& nanoseconds);
@@ -61,6 +61,7 @@ class BoundCuda {
   std::vector<std::vector<rr_tensor>> tensors_;
   std::vector<rr_node> views_;
   cudaGraphExec_t graph_ = nullptr;
+  cudaEvent_t done_ = nullptr;
 };
 
 }  // namespace riverrun

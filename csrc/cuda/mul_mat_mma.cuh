@@ -21,6 +21,7 @@ constexpr int64_t kFewestRows = 9;      // of x; fewer are as fast one by one
 constexpr int64_t kEnoughBlocks = 200;  // for a card of some 130 multiprocessors
 constexpr int64_t kWantedBlocks = 264;  // two for each
 constexpr int64_t kMostSplits = 16;
+constexpr int64_t kMostOfAxis = 1 << 30;
 
 // What is fetched of a row of w at a time, and how it lies in shared memory: at the same distance
 // from a multiple of 16 bytes as in the file, in odd multiples of 16, so that eight rows start in
@@ -53,6 +54,10 @@ struct MmaJob {
   int n, m, k;
   int units;    // of one split
   bool vector;  // y takes stores of 16 bytes
+  // Where weights are chosen: each tile's weight, or -1 for no tile; of each of its rows the row of
+  // y, or -1; bytes of a weight.
+  const int *weights, *order;
+  int64_t w_matrix;
 };
 
 // Position p of 16 in an operand row holds value 4t to 4t + 3 of lane t: two at 2t, two at 8 + 2t.
@@ -65,20 +70,22 @@ __device__ inline int operand_row(int j, int g) {
   return g / 2 * 4 + 2 * j + g % 2;
 }
 
-// Eight values of x a thread; columns beyond k are zero.
-__global__ void __launch_bounds__(kMmaThreads)
-    round_x(const float* x, int64_t x_row, int64_t k, uint16_t* out, int64_t out_row) {
-  const int64_t at = 8 * (static_cast<int64_t>(blockIdx.y) * kMmaThreads + threadIdx.x);
-  if (at >= out_row) return;
-  const float* in = x + blockIdx.x * x_row;
+// Eight values of a row of x, from column `at` on; columns beyond k are zero.
+__device__ inline void round_eight(const float* in, int64_t k, int64_t at, uint16_t* out) {
   unsigned pair[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int64_t from = at / 16 * 16 + operand_order(static_cast<int>(at % 16) + 2 * i);
     pair[i] = from < k ? pack_bf16(in[from], in[from + 1]) : 0;
   }
-  *reinterpret_cast<uint4*>(out + blockIdx.x * out_row + at) =
-      make_uint4(pair[0], pair[1], pair[2], pair[3]);
+  *reinterpret_cast<uint4*>(out + at) = make_uint4(pair[0], pair[1], pair[2], pair[3]);
+}
+
+// Grid: rows of x, columns.
+__global__ void __launch_bounds__(kMmaThreads)
+    round_x(const float* x, int64_t x_row, int64_t k, uint16_t* out, int64_t out_row) {
+  const int64_t at = 8 * (static_cast<int64_t>(blockIdx.y) * kMmaThreads + threadIdx.x);
+  if (at < out_row) round_eight(x + blockIdx.x * x_row, k, at, out + blockIdx.x * out_row);
 }
 
 // Rows of 128 bytes, whose eight pieces of 16 are exchanged so that eight rows' same piece, as
@@ -150,9 +157,9 @@ __device__ inline void multiply(const Unit (&unit)[2], const unsigned char* x, i
   }
 }
 
-// A lane's sums of one token: four neighbouring rows of w.
+// A lane's sums of one row of x: four neighbouring rows of w.
 __device__ inline void store_sums(const MmaJob& job, int token, int at, float4 sums) {
-  if (token >= job.n || at >= job.m) return;
+  if (token < 0 || token >= job.n || at >= job.m) return;
   float* to = job.y + blockIdx.z * job.y_split + token * job.y_row + at;
   if (job.vector) {
     *reinterpret_cast<float4*>(to) = sums;
@@ -164,8 +171,8 @@ __device__ inline void store_sums(const MmaJob& job, int token, int at, float4 s
   if (at + 3 < job.m) to[3] = sums.w;
 }
 
-// Grid: tiles of tokens, of rows of w, splits of k.
-template <uint32_t dtype, int tokens>
+// Grid: tiles of rows of x, of rows of w, splits of k. chosen: each tile of x has its own weight.
+template <uint32_t dtype, int tokens, bool chosen>
 __global__ void __launch_bounds__(kMmaThreads, 2) multiply_tile(MmaJob job) {
   using C = Chunk<dtype>;
   constexpr int kStage = tokens * kUnitBytes;
@@ -173,6 +180,8 @@ __global__ void __launch_bounds__(kMmaThreads, 2) multiply_tile(MmaJob job) {
   const int row = static_cast<int>(blockIdx.y) * kRowsOfBlock + warp * kRowsOfWarp;
   const int first = static_cast<int>(blockIdx.z) * job.units;
   const int last = min(first + job.units, (job.k + kUnit - 1) / kUnit);
+  const int weight = chosen ? job.weights[blockIdx.x] : 0;
+  if (weight < 0) return;
   unsigned char* xs = dynamic_shared();
   unsigned char* ws = xs + kStages * kStage + warp * 2 * C::warp_bytes + g * C::pitch;
 
@@ -183,8 +192,8 @@ __global__ void __launch_bounds__(kMmaThreads, 2) multiply_tile(MmaJob job) {
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
     // Rows beyond the last are the last.
-    w[j] =
-        job.w + min(row + operand_row(j, g), job.m - 1) * job.w_row + first / C::units * C::bytes;
+    w[j] = job.w + (chosen ? weight * job.w_matrix : 0) +
+           min(row + operand_row(j, g), job.m - 1) * job.w_row + first / C::units * C::bytes;
     at[j] = misalignment(w[j]);
   }
   const auto fetch_chunk = [&](unsigned char* to) {
@@ -232,7 +241,8 @@ __global__ void __launch_bounds__(kMmaThreads, 2) multiply_tile(MmaJob job) {
 #pragma unroll
   for (int i = 0; i < 2 * (tokens / 16); ++i) {
     const float *a = sums[i / 2][0] + i % 2 * 2, *b = sums[i / 2][1] + i % 2 * 2;
-    store_sums(job, token + 8 * i, row + 4 * t, make_float4(a[0], a[1], b[0], b[1]));
+    const int at = token + 8 * i;
+    store_sums(job, chosen ? job.order[at] : at, row + 4 * t, make_float4(a[0], a[1], b[0], b[1]));
   }
 }
 
@@ -281,14 +291,14 @@ inline int device_number(cudaDeviceAttr attribute) {
   return value;
 }
 
-template <uint32_t dtype, int tokens>
-void launch_tiles(const rr_exec* exec, const MmaJob& job, int64_t splits) {
+template <uint32_t dtype, int tokens, bool chosen>
+void launch_tiles(const rr_exec* exec, const MmaJob& job, int64_t tiles, int64_t splits) {
   constexpr int kBytes = mma_shared<dtype, tokens>();
-  const dim3 grid(static_cast<unsigned>(blocks_for(job.n, tokens)),
+  const dim3 grid(static_cast<unsigned>(tiles),
                   static_cast<unsigned>(blocks_for(job.m, kRowsOfBlock)),
                   static_cast<unsigned>(splits));
-  allow_shared(multiply_tile<dtype, tokens>, kBytes);
-  RR_LAUNCH(exec, (multiply_tile<dtype, tokens>), grid, kMmaThreads, kBytes, job);
+  allow_shared(multiply_tile<dtype, tokens, chosen>, kBytes);
+  RR_LAUNCH(exec, (multiply_tile<dtype, tokens, chosen>), grid, kMmaThreads, kBytes, job);
 }
 
 // Values from one row to the next; -1 where rows are not evenly spaced.
@@ -301,6 +311,10 @@ inline int64_t row_step(const rr_tensor& t) {
     rows *= t.shape[i];
   }
   return step / 4;
+}
+
+inline bool takes_vectors(const MmaJob& job) {
+  return job.m % 4 == 0 && job.y_row % 4 == 0 && reinterpret_cast<uintptr_t>(job.y) % 16 == 0;
 }
 
 template <uint32_t dtype>
@@ -330,15 +344,15 @@ void run_mma(const rr_node* node, const rr_exec* exec) {
   job.m = static_cast<int>(cut.m);
   job.k = static_cast<int>(cut.k);
   job.units = static_cast<int>(cut.units);
-  job.vector = cut.m % 4 == 0 && job.y_row % 4 == 0 && reinterpret_cast<uintptr_t>(job.y) % 16 == 0;
+  job.vector = takes_vectors(job);
   const bool fits =
       mma_shared<dtype, 128>() <= device_number(cudaDevAttrMaxSharedMemoryPerBlockOptin);
   if (cut.tokens == 32)
-    launch_tiles<dtype, 32>(exec, job, cut.splits);
+    launch_tiles<dtype, 32, false>(exec, job, blocks_for(cut.n, 32), cut.splits);
   else if (cut.tokens == 64 || !fits)
-    launch_tiles<dtype, 64>(exec, job, cut.splits);
+    launch_tiles<dtype, 64, false>(exec, job, blocks_for(cut.n, 64), cut.splits);
   else
-    launch_tiles<dtype, 128>(exec, job, cut.splits);
+    launch_tiles<dtype, 128, false>(exec, job, blocks_for(cut.n, 128), cut.splits);
 
   if (!split) return;
   const dim3 all(n, static_cast<unsigned>(blocks_for(cut.m, kMmaThreads)));
@@ -351,8 +365,9 @@ size_t workspace_mma(const rr_node* node, int32_t) {
   return static_cast<size_t>(cut_mma(node, Chunk<dtype>::values).workspace());
 }
 
+// What all products of this kind ask of x, y, the weight's type and the device.
 template <uint32_t dtype>
-int supports_mma(const rr_node* node, char* why, size_t size) {
+int supports_tiles(const rr_node* node, char* why, size_t size) {
   const rr_tensor &x = node->inputs[0], &w = node->inputs[1], &y = node->outputs[0];
   if (w.dtype != dtype || w.layout != RR_LAYOUT_PLAIN)
     return refuse(why, size, "another type of weight");
@@ -360,18 +375,22 @@ int supports_mma(const rr_node* node, char* why, size_t size) {
     return refuse(why, size, "x and y need dense f32 rows");
   if (row_step(x) < 0 || row_step(y) < 0)
     return refuse(why, size, "x and y need evenly spaced rows");
-  if (n_rows(x) > INT32_MAX / 2 || w.shape[0] > INT32_MAX / 2 || w.shape[1] > INT32_MAX / 2)
-    return refuse(why, size, "too large");
-  if (w.rank != 2 || w.shape[1] % Block<dtype>::values != 0 || w.shape[1] == 0)
-    return refuse(why, size, "w needs to be a matrix of rows in whole blocks");
-  if (n_rows(x) < kFewestRows) return refuse(why, size, "too few rows for tensor cores");
+  for (int i = 0; i < w.rank; ++i)
+    if (n_rows(y) > kMostOfAxis || w.shape[i] > kMostOfAxis) return refuse(why, size, "too large");
+  const int64_t k = w.shape[w.rank - 1];
+  if (k % Block<dtype>::values != 0 || k == 0)
+    return refuse(why, size, "w needs rows of whole blocks");
   if (device_number(cudaDevAttrComputeCapabilityMajor) < 8)
     return refuse(why, size, "needs compute capability 8.0");
   return 1;
 }
 
-}  // namespace
+template <uint32_t dtype>
+int supports_mma(const rr_node* node, char* why, size_t size) {
+  if (node->inputs[1].rank != 2) return refuse(why, size, "w needs to be a matrix");
+  if (n_rows(node->inputs[0]) < kFewestRows)
+    return refuse(why, size, "too few rows for tensor cores");
+  return supports_tiles<dtype>(node, why, size);
+}
 
-#define RR_MMA_PRODUCT(id, dtype)                                                       \
-  RR_CUDA_KERNEL(id, 0, "mul_mat", "mma", "products of bf16: 4e-3 of a row's norm", 10, \
-                 supports_mma<dtype>, workspace_mma<dtype>, run_mma<dtype>)
+}  // namespace

@@ -1,4 +1,4 @@
-#include "mul_mat_mma.cuh"
+#include "mul_mat_mma_chosen.cuh"
 
 RR_MMA_PRODUCT(mma_q5_0, RR_Q5_0)
 RR_MMA_PRODUCT(mma_q5_1, RR_Q5_1)

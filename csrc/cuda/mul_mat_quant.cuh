@@ -1,9 +1,9 @@
 // Products with weights of block types in the file's own order, row-exact for every number of rows.
 //
 // Rows of x are quantised first. A warp takes one or two rows of w with up to eight rows of x: the
-// bytes of 32 slices at a time come into its part of shared memory in the background, kStages of
-// them ahead, and each lane multiplies one slice. A row of x meets its slices in the same lanes and
-// order, and lanes are summed by the same tree, whatever else the warp computes.
+// bytes of a chunk or two at a time come into its part of shared memory in the background, kStages
+// of them ahead, and each lane multiplies one slice of a chunk. A row of x meets its slices in the
+// same lanes and order, and lanes are summed by the same tree, whatever else the warp computes.
 //
 // A format W tells kType, kValues and kBytes of a block, kAlign (of a block, up to 16), kApart and
 // kSums of its slices (quantise.cuh), kOffset (what codes exceed values by), and slice(block, i,
@@ -91,28 +91,46 @@ struct Matrix {
 template <class W>
 constexpr int kChunkBytes = kChunkValues / W::kValues * W::kBytes;
 
-// Room for a chunk at any address, in pieces of 16, and for a word that is read beyond it.
+// Chunks that are fetched at a time: more of the smaller ones.
 template <class W>
-constexpr int kStageBytes = (kChunkBytes<W> + 15 + 15) / 16 * 16 + 16;
+constexpr int kSpan = kChunkBytes<W> > 640 ? 1 : 2;
+
+template <class W>
+constexpr int kSpanBytes = kSpan<W> * kChunkBytes<W>;
+
+// Whether all rows start and end on multiples of 16 bytes.
+template <class W>
+constexpr bool kEven = W::kBytes % 16 == 0;
+
+// Room for a span at any address, in pieces of 16, and for a word that is read beyond it.
+template <class W>
+constexpr int kStageBytes = kEven<W> ? kSpanBytes<W> : (kSpanBytes<W> + 15 + 15) / 16 * 16 + 16;
 
 template <class W, int rows>
 constexpr int kSharedBytes = kWarps * kStages * rows * kStageBytes<W>;
 
-// A chunk of a row of w to the same address of `stage`, modulo 16.
+// `bytes` bytes to the same address of `stage`, modulo 16; the warp's bytes from `end` on do not
+// belong to the tensor.
 template <class W>
-__device__ inline void fetch(unsigned char* stage, const Matrix& w, int row, int chunk) {
-  const int begin = chunk * kChunkBytes<W>, lane = threadIdx.x % kWarp;
-  const int bytes = min(kChunkBytes<W>, static_cast<int>(w.row_bytes) - begin);
-  const unsigned char* from = w.data + row * w.row_bytes + begin;
-  const int shift =
-      W::kBytes % 16 == 0 ? 0 : static_cast<int>(reinterpret_cast<uintptr_t>(from) % 16);
-  from -= shift;
-  const int all = shift + bytes;
-  const int whole = from + (all + 15) / 16 * 16 <= w.end ? (all + 15) / 16 : all / 16;
+__device__ inline void fetch(unsigned char* stage, const unsigned char* from, int bytes,
+                             const unsigned char* end) {
+  const int lane = threadIdx.x % kWarp;
+  if constexpr (!kEven<W>) {
+    const int shift = static_cast<int>(reinterpret_cast<uintptr_t>(from) % 16);
+    from -= shift;
+    bytes += shift;
+    if (from + (bytes + 15) / 16 * 16 > end) {
+      const int whole = bytes / 16 * 16;
+      if (lane < bytes - whole) stage[whole + lane] = from[whole + lane];
+      bytes = whole;
+    }
+  }
+  stage += 16 * lane;
+  from += 16 * lane;
+  const int left = bytes - 16 * lane;
 #pragma unroll
-  for (int k = 0; k < kStageBytes<W> / 16; k += kWarp)
-    if (k + lane < whole) async_copy16(stage + 16 * (k + lane), from + 16 * (k + lane));
-  if (16 * whole + lane < all) stage[16 * whole + lane] = from[16 * whole + lane];
+  for (int k = 0; k < kStageBytes<W>; k += 16 * kWarp)
+    if (k < left) async_copy16(stage + k, from + k);
 }
 
 // Integers up to 2^22 in magnitude, added to kBias, are floats of one exponent.
@@ -153,43 +171,93 @@ __device__ inline float add_product(const Slice& s, const unsigned char* x,
   }
 }
 
+// What a warp fetches next: spans of a part of w's rows, then of the part `step` further on.
+template <class W, int rows>
+struct Fetching {
+  const Matrix& w;
+  int step, part;
+  int begin = 0;  // of the span, in bytes of a row
+  const unsigned char* from = nullptr;
+
+  __device__ Fetching(const Matrix& matrix, int first, int parts_apart)
+      : w(matrix), step(parts_apart), part(first) {
+    from = w.data + int64_t{part} * rows * w.row_bytes;
+  }
+
+  __device__ void next(unsigned char* set) {
+    if (part * rows < w.rows) {
+      const int bytes = min(kSpanBytes<W>, static_cast<int>(w.row_bytes) - begin);
+#pragma unroll
+      for (int r = 0; r < rows; ++r) {
+        const int64_t offset = part * rows + r < w.rows ? r * w.row_bytes : 0;
+        fetch<W>(set + r * kStageBytes<W>, from + offset, bytes, w.end);
+      }
+      begin += kSpanBytes<W>;
+      from += kSpanBytes<W>;
+      if (begin >= w.row_bytes) {
+        begin = 0;
+        part += step;
+        from = w.data + int64_t{part} * rows * w.row_bytes;
+      }
+    }
+    async_copy_commit();
+  }
+};
+
+// Adds the products of this lane's slices in a span of `rows` rows of w, from the first of them
+// in shared memory, with `columns` rows of x. shifts: of each row's bytes in its stage.
+template <class W, int columns, int rows>
+__device__ inline void add_span(const unsigned char* set, const int (&shifts)[rows], int slices,
+                                const unsigned char* x, const unsigned char* meta,
+                                const unsigned (&x_rows)[columns], float (&sums)[rows * columns]) {
+  constexpr int kBlockSlices = W::kValues / 32, kRecord = kRecordBytes<W::kApart>;
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll(columns == 1 ? kSpan<W> : 1)
+  for (int chunk = 0; chunk < kSpan<W>; ++chunk) {
+    if (chunk * kChunkSlices + lane >= slices) return;
+    Slice unpacked[rows];
+#pragma unroll
+    for (int r = 0; r < rows; ++r) {
+      const int at = lane / kBlockSlices * W::kBytes + chunk * kChunkBytes<W>;
+      const BlockBytes block = {set + r * kStageBytes<W>, kEven<W> ? at : shifts[r] + at};
+      W::slice(block, lane % kBlockSlices, unpacked[r]);
+    }
+#pragma unroll
+    for (int c = 0; c < columns; ++c) {
+      const unsigned row = columns == 1 ? 0 : x_rows[c];
+#pragma unroll
+      for (int r = 0; r < rows; ++r)
+        sums[r * columns + c] = add_product<W>(unpacked[r], x + row + chunk * kRecord,
+                                               meta + row + chunk * kRecord, sums[r * columns + c]);
+    }
+  }
+}
+
 // Rows of w, `rows` at a time, with a group of up to `columns` rows of x; by one warp, which takes
 // part `first` of the rows and every `step`-th from there.
 template <class W, int columns, int rows, class Group>
 __device__ inline void multiply(const Matrix& w, const Quantised& x, const Rows& y,
                                 const Group& group, int first, int step) {
   const int lane = threadIdx.x % kWarp;
-  constexpr int kBlockSlices = W::kValues / 32, kSet = rows * kStageBytes<W>;
-  unsigned char* stages = dynamic_shared() + threadIdx.x / kWarp * kStages * kSet;
-  const int chunks = (w.slices + kChunkSlices - 1) / kChunkSlices;
-  const int parts = (w.rows + rows - 1) / rows;
+  constexpr int kSet = rows * kStageBytes<W>, kRecords = kSpan<W> * kRecordBytes<W::kApart>;
+  unsigned char* sets = dynamic_shared() + threadIdx.x / kWarp * kStages * kSet;
 
   unsigned x_rows[columns];
 #pragma unroll
   for (int c = 0; c < columns; ++c)
     x_rows[c] = static_cast<unsigned>(group.x_row(min(c, group.count - 1)) * x.stride);
+  const unsigned char* x_lane = x.data + (columns == 1 ? x_rows[0] : 0) + 16 * lane;
 
   constexpr int kShare = kWarp / (rows * columns);
   const int own = lane / kShare, own_column = own % columns;
   const bool writes = lane % kShare == 0 && own_column < group.count;
 
-  int next_part = first;
-  int next_chunk = 0;
-  const auto request = [&](int stage) {
-    if (next_part < parts) {
+  Fetching<W, rows> fetching(w, first, step);
 #pragma unroll
-      for (int r = 0; r < rows; ++r)
-        fetch<W>(stages + stage * kSet + r * kStageBytes<W>, w,
-                 min(next_part * rows + r, w.rows - 1), next_chunk);
-      if (++next_chunk == chunks) next_chunk = 0, next_part += step;
-    }
-    async_copy_commit();
-  };
-#pragma unroll
-  for (int s = 0; s < kStages; ++s) request(s);
+  for (int s = 0; s < kStages; ++s) fetching.next(sets + s * kSet);
 
-  int stage = 0;
-  for (int part = first; part < parts; part += step) {
+  unsigned char *set = sets, *last = sets + (kStages - 1) * kSet;
+  for (int part = first; part * rows < w.rows; part += step) {
     float sums[rows * columns] = {};
     int shifts[rows];
 #pragma unroll
@@ -197,31 +265,19 @@ __device__ inline void multiply(const Matrix& w, const Quantised& x, const Rows&
       shifts[r] = static_cast<int>(
           (reinterpret_cast<uintptr_t>(w.data) + min(part * rows + r, w.rows - 1) * w.row_bytes) %
           16);
-    for (int chunk = 0; chunk < chunks; ++chunk) {
+    const unsigned char *at = x_lane, *meta = x_lane + 2 * kHalfBytes - 8 * lane;
+    for (int slices = w.slices; slices > 0; slices -= kSpan<W> * kChunkSlices) {
       async_copy_wait<kStages - 1>();
       __syncwarp();
-      if (chunk * kChunkSlices + lane < w.slices) {
-        Slice slices[rows];
-#pragma unroll
-        for (int r = 0; r < rows; ++r) {
-          const int shift = W::kBytes % 16 == 0 ? 0 : (shifts[r] + chunk * kChunkBytes<W>) % 16;
-          const BlockBytes block = {stages + stage * kSet + r * kStageBytes<W>,
-                                    shift + lane / kBlockSlices * W::kBytes};
-          W::slice(block, lane % kBlockSlices, slices[r]);
-        }
-        const unsigned char* record = x.data + chunk * kRecordBytes<W::kApart>;
-#pragma unroll
-        for (int c = 0; c < columns; ++c) {
-          const unsigned char* at = record + x_rows[c];
-#pragma unroll
-          for (int r = 0; r < rows; ++r)
-            sums[r * columns + c] = add_product<W>(
-                slices[r], at + 16 * lane, at + 2 * kHalfBytes + 8 * lane, sums[r * columns + c]);
-        }
-      }
+      add_span<W, columns, rows>(set, shifts, slices, at, meta, x_rows, sums);
       __syncwarp();
-      request(stage);
-      stage = stage + 1 == kStages ? 0 : stage + 1;
+      fetching.next(set);
+      set = set == last ? sets : set + kSet;
+      at += kRecords;
+      meta += kRecords;
+      if constexpr (!kEven<W>)
+#pragma unroll
+        for (int r = 0; r < rows; ++r) shifts[r] = (shifts[r] + kSpanBytes<W>) % 16;
     }
     const float sum = warp_sums<rows * columns>(sums);
     const int row = part * rows + own / columns;
@@ -245,6 +301,8 @@ template <int columns>
 constexpr int kBlocksAtOnce = columns == 1   ? 8
                               : columns == 2 ? 6
                                              : 4;
+
+constexpr int kTileBlocks = 3;
 
 template <class W, int columns>
 __global__ __launch_bounds__(kThreads, kBlocksAtOnce<columns>) void multiply_dense(Matrix w,
@@ -341,10 +399,9 @@ __global__ __launch_bounds__(kThreads, kBlocksAtOnce<1>) void multiply_pairs(Mat
 }
 
 template <class W>
-__global__ __launch_bounds__(kThreads,
-                             kBlocksAtOnce<kColumns>) void multiply_tiles(Matrix w, Quantised x,
-                                                                          Rows y, Routing r,
-                                                                          int64_t per_row) {
+__global__ __launch_bounds__(kThreads, kTileBlocks) void multiply_tiles(Matrix w, Quantised x,
+                                                                        Rows y, Routing r,
+                                                                        int64_t per_row) {
   if (static_cast<int>(blockIdx.x) >= *r.n_tiles) return;
   const Tile& tile = r.tiles[blockIdx.x];
   if (tile.expert < 0) return clear_share(y, tile, w.rows);
@@ -387,7 +444,7 @@ void run_chosen(const rr_node* node, const rr_exec* exec) {
   }
   const int64_t tiles = most_tiles(r.experts, r.pairs);
   const dim3 grid(static_cast<unsigned>(tiles),
-                  row_blocks(exec, blocks_for(w.rows, 2), kWarps, tiles, kBlocksAtOnce<kColumns>));
+                  row_blocks(exec, blocks_for(w.rows, 2), kWarps, tiles, kTileBlocks));
   RR_LAUNCH(exec, quantise_and_route<W>, dim3(static_cast<unsigned>(of_x + 1)), kQuantiseThreads, 0,
             floats_of(x), q, r);
   RR_LAUNCH(exec, multiply_tiles<W>, grid, kThreads, (kSharedBytes<W, 2>), w, q, rows_of(y), r,

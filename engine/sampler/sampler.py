@@ -72,6 +72,11 @@ class Sampler:
         return self._state.params
 
     @property
+    def takes_largest(self) -> bool:
+        """Whether `sample` gives the first largest logit, whatever was accepted before."""
+        return self.params.greedy and not self._pick_steps
+
+    @property
     def seed(self) -> int:
         """The seed in use, also where the parameters left it open."""
         return self._seed
