@@ -205,12 +205,14 @@ struct Rows {
   float *to, *next;  // where that output goes, null before the first token, and the one after it
 };
 
+// Lane r stores row r. A choice of values, not of addresses: the array stays in registers.
 template <typename S>
 __device__ inline void store_values(const Rows<S>& rows, float* to, const float (&values)[S::kRows],
                                     float factor) {
+  float own = values[0];
 #pragma unroll
-  for (int r = 0; r < S::kRows; ++r)
-    if (rows.lane == r && r < rows.left) to[r] = values[r] * factor;
+  for (int r = 1; r < S::kRows; ++r) own = rows.lane == r ? values[r] : own;
+  if (rows.lane < min(S::kRows, rows.left)) to[rows.lane] = own * factor;
 }
 
 template <typename S>

@@ -94,10 +94,11 @@ inline T* data(const rr_tensor& t) {
 
 namespace {
 
-// Lets a kernel have so many bytes of dynamic shared memory.
+// Lets a kernel have so many bytes of dynamic shared memory. The 48 KiB that it may have unasked
+// hold its static shared memory, too.
 template <typename Kernel>
 inline void allow_shared(Kernel kernel, int bytes) {
-  if (bytes > 48 * 1024)
+  if (bytes > 16 * 1024)
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
 }
 

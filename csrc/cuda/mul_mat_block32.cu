@@ -14,7 +14,7 @@ struct Q4_0 : Block32 {
   static constexpr int kBytes = 18, kOffset = 8;
   static constexpr Sums kSums = Sums::kInt;
 
-  __device__ static void slice(const BlockBytes& b, int, Slice& out) {
+  __device__ static void slice(const BlockBytes& b, unsigned, Slice& out) {
     unsigned words[4];
     b.words<2>(2, words);
     nibbles(words, out.q);
@@ -28,7 +28,7 @@ struct Q4_1 : Block32 {
   static constexpr int kBytes = 20, kOffset = 0;
   static constexpr Sums kSums = Sums::kFloat;
 
-  __device__ static void slice(const BlockBytes& b, int, Slice& out) {
+  __device__ static void slice(const BlockBytes& b, unsigned, Slice& out) {
     unsigned words[4];
     b.words<4>(4, words);
     nibbles(words, out.q);
@@ -54,7 +54,7 @@ struct Q5_0 : Block32 {
   static constexpr int kBytes = 22, kOffset = 16;
   static constexpr Sums kSums = Sums::kInt;
 
-  __device__ static void slice(const BlockBytes& b, int, Slice& out) {
+  __device__ static void slice(const BlockBytes& b, unsigned, Slice& out) {
     unsigned words[5];
     b.words<2>(2, words);
     const unsigned low[4] = {words[1], words[2], words[3], words[4]};
@@ -70,7 +70,7 @@ struct Q5_1 : Block32 {
   static constexpr int kBytes = 24, kOffset = 0;
   static constexpr Sums kSums = Sums::kFloat;
 
-  __device__ static void slice(const BlockBytes& b, int, Slice& out) {
+  __device__ static void slice(const BlockBytes& b, unsigned, Slice& out) {
     unsigned words[4];
     b.words<8>(8, words);
     nibbles(words, out.q);

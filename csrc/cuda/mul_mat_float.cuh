@@ -187,6 +187,12 @@ void run_dense(const rr_node* node, const rr_exec* exec) {
   launch_dense<W, 8>(exec, w, in, out, count);
 }
 
+constexpr int kRouteThreads = 256;
+
+__global__ void route_pairs(Routing r) {
+  route(r);
+}
+
 // Of mul_mat_id.
 template <class W, int threads>
 __global__ __launch_bounds__(kThreads,

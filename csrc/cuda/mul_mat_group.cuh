@@ -113,12 +113,6 @@ __device__ inline void route(const Routing& r) {
   }
 }
 
-constexpr int kRouteThreads = 256;
-
-[[maybe_unused]] __global__ void route_pairs(Routing r) {
-  route(r);
-}
-
 // Zeros in the tile's rows of y, of m elements, by all blocks with the same blockIdx.x.
 [[maybe_unused]] __device__ inline void clear_share(const Rows& y, const Tile& tile, int64_t m) {
   const int64_t first = int64_t{blockIdx.y} * blockDim.x + threadIdx.x;

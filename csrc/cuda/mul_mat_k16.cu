@@ -13,10 +13,10 @@ struct Sub16 {
 
 // Which half h, of sub-blocks 4n + j and 4n + j + 2, a slice is.
 struct SubBlocks {
-  int n, j, h;
-  __device__ explicit SubBlocks(int slice) : n(slice / 4), j(slice / 2 % 2), h(slice % 2) {}
+  unsigned n, j, h;
+  __device__ explicit SubBlocks(unsigned slice) : n(slice / 4), j(slice / 2 % 2), h(slice % 2) {}
   // Of scales per 16 values; that of the second sub-block is 4 further on.
-  __device__ int scale() const { return 8 * n + 2 * j + h; }
+  __device__ unsigned scale() const { return 8 * n + 2 * j + h; }
 };
 
 struct Q2_K : Sub16 {
@@ -25,7 +25,7 @@ struct Q2_K : Sub16 {
   static constexpr int kBytes = 84, kOffset = 0;
   static constexpr Sums kSums = Sums::kFloat;
 
-  __device__ static void slice(const BlockBytes& b, int i, Slice& out) {
+  __device__ static void slice(const BlockBytes& b, unsigned i, Slice& out) {
     const SubBlocks at(i);
     unsigned pairs[4];
     b.words<4>(16 + 32 * at.n + 16 * at.h, pairs);
@@ -51,7 +51,7 @@ struct Q3_K : Sub16 {
   static constexpr int kBytes = 110, kOffset = 4;
   static constexpr Sums kSums = Sums::kInt;
 
-  __device__ static void slice(const BlockBytes& b, int i, Slice& out) {
+  __device__ static void slice(const BlockBytes& b, unsigned i, Slice& out) {
     const SubBlocks at(i);
     unsigned third[4], pairs[4];
     b.words<2>(16 * at.h, third);
@@ -63,7 +63,8 @@ struct Q3_K : Sub16 {
       out.q[k + 4] = static_cast<int>((w >> 4 & 0x03030303) | (t & 0x04040404));
     }
     // 6 bits: a nibble of byte s % 8 for scale s, topped by a bit pair of byte 8 + s % 4.
-    const int s = 2 * at.j + at.h, top = b.byte(96 + 8 + s) >> 4 * at.n;
+    const unsigned s = 2 * at.j + at.h;
+    const int top = b.byte(96 + 8 + s) >> 4 * at.n;
     const int first = (b.byte(96 + s) >> 4 * at.n & 15) | (top & 3) << 4;
     const int second = (b.byte(96 + s + 4) >> 4 * at.n & 15) | (top & 12) << 2;
     const float d = b.half(108);
@@ -78,7 +79,7 @@ struct Q6_K : Sub16 {
   static constexpr int kBytes = 210, kOffset = 32;
   static constexpr Sums kSums = Sums::kInt;
 
-  __device__ static void slice(const BlockBytes& b, int i, Slice& out) {
+  __device__ static void slice(const BlockBytes& b, unsigned i, Slice& out) {
     const SubBlocks at(i);
     unsigned low[4], pairs[4];
     b.words<2>(64 * at.n + 32 * at.j + 16 * at.h, low);

@@ -49,7 +49,7 @@ struct IQ4_NL : Listed {
   static constexpr const char* kRefusal = "w is not plain iq4_nl";
   static constexpr int kValues = 32, kBytes = 18;
 
-  __device__ static void slice(const BlockBytes& b, int, Slice& out) {
+  __device__ static void slice(const BlockBytes& b, unsigned, Slice& out) {
     unsigned words[4];
     b.words<2>(2, words);
     lookup<Iq4Values>(words, out.q);
@@ -62,7 +62,7 @@ struct IQ4_XS : Listed {
   static constexpr const char* kRefusal = "w is not plain iq4_xs";
   static constexpr int kValues = 256, kBytes = 136;
 
-  __device__ static void slice(const BlockBytes& b, int j, Slice& out) {
+  __device__ static void slice(const BlockBytes& b, unsigned j, Slice& out) {
     unsigned head[2], words[4];
     b.words<8>(0, head);
     b.words<8>(8 + 16 * j, words);
@@ -78,7 +78,7 @@ struct MXFP4 : Listed {
   static constexpr const char* kRefusal = "w is not plain mxfp4";
   static constexpr int kValues = 32, kBytes = 17;
 
-  __device__ static void slice(const BlockBytes& b, int, Slice& out) {
+  __device__ static void slice(const BlockBytes& b, unsigned, Slice& out) {
     unsigned words[4];
     b.words<1>(1, words);
     lookup<E2m1Values>(words, out.q);

@@ -387,10 +387,11 @@ int supports_tiles(const rr_node* node, char* why, size_t size) {
 
 template <uint32_t dtype>
 int supports_mma(const rr_node* node, char* why, size_t size) {
+  if (!supports_tiles<dtype>(node, why, size)) return 0;
   if (node->inputs[1].rank != 2) return refuse(why, size, "w needs to be a matrix");
   if (n_rows(node->inputs[0]) < kFewestRows)
     return refuse(why, size, "too few rows for tensor cores");
-  return supports_tiles<dtype>(node, why, size);
+  return 1;
 }
 
 }  // namespace

@@ -142,12 +142,13 @@ size_t workspace_chosen_mma(const rr_node* node, int32_t) {
 template <uint32_t dtype>
 int supports_chosen_mma(const rr_node* node, char* why, size_t size) {
   const rr_tensor &w = node->inputs[1], &ids = node->inputs[2];
+  if (!supports_tiles<dtype>(node, why, size)) return 0;
   if (w.rank != 3 || ids.rank != 2) return refuse(why, size, "w needs rank 3");
   if (ids.dtype != RR_I32 || !dense(ids)) return refuse(why, size, "ids need to be dense i32");
   if (w.shape[0] > kMostExperts) return refuse(why, size, "more than 4096 experts");
   if (numel(ids) < kFewestRows || numel(ids) < 2 * w.shape[0])
     return refuse(why, size, "too few rows for tensor cores");
-  return supports_tiles<dtype>(node, why, size);
+  return 1;
 }
 
 }  // namespace

@@ -5,8 +5,8 @@ namespace {
 
 // Scale and low of sub-block j from a block's first 16 bytes: d and dmin, then the low 6 bits of
 // bytes j and j + 4, or from j = 4 on nibbles of byte j + 4, topped by two bits of those.
-__device__ inline void scale_and_low(const unsigned (&head)[4], int j, Slice& out) {
-  const int at = j % 4 * 8;
+__device__ inline void scale_and_low(const unsigned (&head)[4], unsigned j, Slice& out) {
+  const unsigned at = j % 4 * 8;
   const unsigned a = head[1] >> at, b = head[2] >> at, c = head[3] >> at;
   const bool upper = j >= 4;
   const unsigned scale = upper ? (c & 15) | (a >> 2 & 48) : a & 63;
@@ -22,11 +22,11 @@ struct Q4_K {
   static constexpr bool kApart = false;
   static constexpr Sums kSums = Sums::kFloat;
 
-  __device__ static void slice(const BlockBytes& b, int j, Slice& out) {
+  __device__ static void slice(const BlockBytes& b, unsigned j, Slice& out) {
     unsigned head[4], words[8];
     b.words<16>(0, head);
     b.words<16>(16 + j / 2 * 32, words);
-    const int shift = j % 2 * 4;
+    const unsigned shift = j % 2 * 4;
 #pragma unroll
     for (int i = 0; i < 8; ++i) out.q[i] = static_cast<int>(words[i] >> shift & 0x0f0f0f0f);
     scale_and_low(head, j, out);
@@ -40,16 +40,20 @@ struct Q5_K {
   static constexpr bool kApart = false;
   static constexpr Sums kSums = Sums::kFloat;
 
-  __device__ static void slice(const BlockBytes& b, int j, Slice& out) {
-    unsigned head[4], fifth[8], words[8];
-    b.words<16>(0, head);
-    b.words<16>(16, fifth);
-    b.words<16>(48 + j / 2 * 32, words);
-    const int shift = j % 2 * 4;
+  __device__ static void slice(const BlockBytes& b, unsigned j, Slice& out) {
+    const unsigned shift = j % 2 * 4;
 #pragma unroll
-    for (int i = 0; i < 8; ++i)
-      out.q[i] =
-          static_cast<int>((words[i] >> shift & 0x0f0f0f0f) | (fifth[i] >> j & 0x01010101) << 4);
+    for (int i = 0; i < 8; i += 4) {
+      unsigned fifth[4], words[4];
+      b.words<16>(16 + 4 * i, fifth);
+      b.words<16>(48 + j / 2 * 32 + 4 * i, words);
+#pragma unroll
+      for (int k = 0; k < 4; ++k)
+        out.q[i + k] =
+            static_cast<int>((words[k] >> shift & 0x0f0f0f0f) | (fifth[k] >> j & 0x01010101) << 4);
+    }
+    unsigned head[4];
+    b.words<16>(0, head);
     scale_and_low(head, j, out);
   }
 };

@@ -10,7 +10,7 @@ struct Q8_0 {
   static constexpr bool kApart = false;
   static constexpr Sums kSums = Sums::kNone;
 
-  __device__ static void slice(const BlockBytes& b, int, Slice& out) {
+  __device__ static void slice(const BlockBytes& b, unsigned, Slice& out) {
     unsigned words[8];
     b.words<2>(2, words);
 #pragma unroll

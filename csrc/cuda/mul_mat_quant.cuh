@@ -5,9 +5,10 @@
 // of them ahead, and each lane multiplies one slice of a chunk. A row of x meets its slices in the
 // same lanes and order, and lanes are summed by the same tree, whatever else the warp computes.
 //
-// A format W tells kType, kValues and kBytes of a block, kAlign (of a block, up to 16), kApart and
-// kSums of its slices (quantise.cuh), kOffset (what codes exceed values by), and slice(block, i,
-// out), which unpacks slice i of a block.
+// A format W tells kType, kRefusal, kValues and kBytes of a block, kApart and kSums of its slices
+// (quantise.cuh), kOffset (what codes exceed values by; with Sums::kInt), and slice(block, i, out),
+// which unpacks slice i of a block. Blocks may lie at any multiple of the largest power of two that
+// divides kBytes, up to 16.
 #pragma once
 
 #include "mul_mat_group.cuh"
@@ -27,22 +28,22 @@ struct Slice {
 // A block of w in shared memory, at any byte.
 struct BlockBytes {
   const unsigned char* stage;
-  int at;
+  unsigned at;
 
-  __device__ int byte(int i) const { return stage[at + i]; }
-  __device__ int signed_byte(int i) const { return static_cast<signed char>(stage[at + i]); }
+  __device__ int byte(unsigned i) const { return stage[at + i]; }
+  __device__ int signed_byte(unsigned i) const { return static_cast<signed char>(stage[at + i]); }
   // At an even address.
-  __device__ float half(int i) const {
+  __device__ float half(unsigned i) const {
     return half_to_float(reinterpret_cast<const uint16_t*>(stage)[(at + i) / 2]);
   }
   // At an address that is a multiple of 4.
-  __device__ unsigned word(int i) const {
+  __device__ unsigned word(unsigned i) const {
     return reinterpret_cast<const unsigned*>(stage)[(at + i) / 4];
   }
 
   // n words from byte i on, where addresses are multiples of `align`.
   template <int align, int n>
-  __device__ void words(int i, unsigned (&out)[n]) const {
+  __device__ void words(unsigned i, unsigned (&out)[n]) const {
     if constexpr (align == 16) {
 #pragma unroll
       for (int k = 0; k < n; k += 4) {
@@ -59,7 +60,7 @@ struct BlockBytes {
 #pragma unroll
       for (int k = 0; k < n; ++k) out[k] = word(i + 4 * k);
     } else {
-      const int shift = (at + i) % 4 * 8;
+      const unsigned shift = (at + i) % 4 * 8;
       unsigned low = word(i);
 #pragma unroll
       for (int k = 0; k < n; ++k) {
@@ -116,11 +117,11 @@ __device__ inline void fetch(unsigned char* stage, const unsigned char* from, in
                              const unsigned char* end) {
   const int lane = threadIdx.x % kWarp;
   if constexpr (!kEven<W>) {
-    const int shift = static_cast<int>(reinterpret_cast<uintptr_t>(from) % 16);
+    const unsigned shift = reinterpret_cast<uintptr_t>(from) % 16;
     from -= shift;
-    bytes += shift;
-    if (from + (bytes + 15) / 16 * 16 > end) {
-      const int whole = bytes / 16 * 16;
+    bytes += static_cast<int>(shift);
+    if (from + ((bytes + 15) & ~15) > end) {
+      const int whole = bytes & ~15;
       if (lane < bytes - whole) stage[whole + lane] = from[whole + lane];
       bytes = whole;
     }
@@ -207,18 +208,19 @@ struct Fetching {
 // Adds the products of this lane's slices in a span of `rows` rows of w, from the first of them
 // in shared memory, with `columns` rows of x. shifts: of each row's bytes in its stage.
 template <class W, int columns, int rows>
-__device__ inline void add_span(const unsigned char* set, const int (&shifts)[rows], int slices,
-                                const unsigned char* x, const unsigned char* meta,
+__device__ inline void add_span(const unsigned char* set, const unsigned (&shifts)[rows],
+                                int slices, const unsigned char* x,
                                 const unsigned (&x_rows)[columns], float (&sums)[rows * columns]) {
   constexpr int kBlockSlices = W::kValues / 32, kRecord = kRecordBytes<W::kApart>;
-  const int lane = threadIdx.x % kWarp;
+  const unsigned lane = threadIdx.x % kWarp;
+  const unsigned char* meta = x + 2 * kHalfBytes - 8 * lane;
 #pragma unroll(columns == 1 ? kSpan<W> : 1)
   for (int chunk = 0; chunk < kSpan<W>; ++chunk) {
-    if (chunk * kChunkSlices + lane >= slices) return;
+    if (chunk * kChunkSlices + static_cast<int>(lane) >= slices) return;
     Slice unpacked[rows];
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
-      const int at = lane / kBlockSlices * W::kBytes + chunk * kChunkBytes<W>;
+      const unsigned at = lane / kBlockSlices * W::kBytes + chunk * kChunkBytes<W>;
       const BlockBytes block = {set + r * kStageBytes<W>, kEven<W> ? at : shifts[r] + at};
       W::slice(block, lane % kBlockSlices, unpacked[r]);
     }
@@ -259,22 +261,21 @@ __device__ inline void multiply(const Matrix& w, const Quantised& x, const Rows&
   unsigned char *set = sets, *last = sets + (kStages - 1) * kSet;
   for (int part = first; part * rows < w.rows; part += step) {
     float sums[rows * columns] = {};
-    int shifts[rows];
+    unsigned shifts[rows];
 #pragma unroll
     for (int r = 0; r < rows; ++r)
-      shifts[r] = static_cast<int>(
+      shifts[r] = static_cast<unsigned>(
           (reinterpret_cast<uintptr_t>(w.data) + min(part * rows + r, w.rows - 1) * w.row_bytes) %
           16);
-    const unsigned char *at = x_lane, *meta = x_lane + 2 * kHalfBytes - 8 * lane;
+    const unsigned char* at = x_lane;
     for (int slices = w.slices; slices > 0; slices -= kSpan<W> * kChunkSlices) {
       async_copy_wait<kStages - 1>();
       __syncwarp();
-      add_span<W, columns, rows>(set, shifts, slices, at, meta, x_rows, sums);
+      add_span<W, columns, rows>(set, shifts, slices, at, x_rows, sums);
       __syncwarp();
       fetching.next(set);
       set = set == last ? sets : set + kSet;
       at += kRecords;
-      meta += kRecords;
       if constexpr (!kEven<W>)
 #pragma unroll
         for (int r = 0; r < rows; ++r) shifts[r] = (shifts[r] + kSpanBytes<W>) % 16;
@@ -297,17 +298,19 @@ template <int columns>
 constexpr int kRowsAtOnce = columns == 1 ? 1 : 2;
 
 // Blocks of a multiprocessor, by the registers that they need.
-template <int columns>
-constexpr int kBlocksAtOnce = columns == 1   ? 8
-                              : columns == 2 ? 6
-                                             : 4;
+template <class W, int columns>
+constexpr int kBlocksAtOnce = columns == 1          ? 7
+                              : columns == 2        ? 6
+                              : columns == 4        ? 4
+                              : W::kType == RR_Q5_K ? 3
+                                                    : 4;
 
 constexpr int kTileBlocks = 3;
 
 template <class W, int columns>
-__global__ __launch_bounds__(kThreads, kBlocksAtOnce<columns>) void multiply_dense(Matrix w,
-                                                                                   Quantised x,
-                                                                                   Rows y) {
+__global__ __launch_bounds__(kThreads, (kBlocksAtOnce<W, columns>)) void multiply_dense(Matrix w,
+                                                                                        Quantised x,
+                                                                                        Rows y) {
   const int64_t first = int64_t{blockIdx.x} * columns;
   const DenseGroup group = {first, static_cast<int>(min(x.rows - first, int64_t{columns}))};
   multiply<W, columns, kRowsAtOnce<columns>>(w, x, y, group, own_warp(), all_warps());
@@ -327,7 +330,7 @@ inline void launch_dense(const rr_exec* exec, const Matrix& w, const Quantised& 
   constexpr int kRows = kRowsAtOnce<columns>, kShared = kSharedBytes<W, kRows>;
   const int64_t groups = blocks_for(x.rows, columns);
   const dim3 grid(static_cast<unsigned>(groups), row_blocks(exec, blocks_for(w.rows, kRows), kWarps,
-                                                            groups, kBlocksAtOnce<columns>));
+                                                            groups, kBlocksAtOnce<W, columns>));
   RR_LAUNCH(exec, (multiply_dense<W, columns>), grid, kThreads, kShared, w, x, y);
 }
 
@@ -387,9 +390,10 @@ int supports_dense(const rr_node* node, char* why, size_t size) {
 
 // Of mul_mat_id: one pair a block.
 template <class W>
-__global__ __launch_bounds__(kThreads, kBlocksAtOnce<1>) void multiply_pairs(Matrix w, Quantised x,
-                                                                             Rows y, Routing r,
-                                                                             int64_t per_row) {
+__global__ __launch_bounds__(kThreads, (kBlocksAtOnce<W, 1>)) void multiply_pairs(Matrix w,
+                                                                                  Quantised x,
+                                                                                  Rows y, Routing r,
+                                                                                  int64_t per_row) {
   const int pair = static_cast<int>(blockIdx.x);
   const int64_t expert = bucket(r, pair);
   const Tile tile = {0, 1, {pair}};
@@ -435,7 +439,7 @@ void run_chosen(const rr_node* node, const rr_exec* exec) {
   const int64_t per_row = r.pairs / q.rows, of_x = quantise_blocks(x);
   if (x.shape[0] == 1) {
     const dim3 grid(static_cast<unsigned>(r.pairs),
-                    row_blocks(exec, w.rows, kWarps, r.pairs, kBlocksAtOnce<1>));
+                    row_blocks(exec, w.rows, kWarps, r.pairs, kBlocksAtOnce<W, 1>));
     RR_LAUNCH(exec, (quantise_rows<W::kApart, W::kSums>), dim3(static_cast<unsigned>(of_x)),
               kQuantiseThreads, 0, floats_of(x), q);
     RR_LAUNCH(exec, multiply_pairs<W>, grid, kThreads, (kSharedBytes<W, 1>), w, q, rows_of(y), r,

@@ -2,7 +2,7 @@
 //
 // A slice is what one lane takes of a row: two halves of 16 values each. As a rule they are the
 // halves of one block of 32; for formats whose scales go with 16 values (`apart`), slices of 256
-// values are halves h of blocks b and b + 2, b and h as in slice_of. 32 slices make a chunk, whose
+// values are halves h of blocks b and b + 2, b and h as in place_of. 32 slices make a chunk, whose
 // record holds the first halves' bytes, the second halves', and then {scale, sum} of each slice,
 // or of each first and then of each second half.
 #pragma once

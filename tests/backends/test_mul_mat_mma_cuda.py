@@ -1,4 +1,5 @@
-"""Products on tensor cores: every block type, shapes that do not fill tiles, splits of k."""
+"""Products on tensor cores: every block type, shapes that do not fill tiles, splits of k, chosen
+weights."""
 
 from __future__ import annotations
 
@@ -6,14 +7,16 @@ import os
 from collections.abc import Iterator
 from functools import cache
 
+import numpy as np
 import pytest
 import riverrun.models.quant  # noqa: F401
 from riverrun.backends.cuda import CudaBackend, cards, emulated
 from riverrun.backends.harness import outline, run_case
-from riverrun.graph.case import BoundCase, Case, bind_case, f32, rand
+from riverrun.graph.case import BoundCase, Case, bind_case, f32, fixed, rand
 from riverrun.graph.dtype import dtype
 from riverrun.graph.errors import BackendError
 from riverrun.ops.mul_mat import WEIGHT_TYPES, MulMat
+from riverrun.ops.mul_mat_id import MulMatId
 
 BLOCKS = tuple(t for t in WEIGHT_TYPES if dtype(t).block > 1)
 
@@ -70,3 +73,36 @@ def test_widest_tile(of: str) -> None:
     """So many rows of w that a block takes 128 of x."""
     k = dtype(of).block if dtype(of).block == 256 else 96
     check(bind_case(MulMat, Case(x=f32(129, k), w=rand(of, 12801, k))))
+
+
+def chosen(of: str, n: int, u: int, e: int, m: int, k: int, lowest: int = -1) -> BoundCase:
+    """Pairs with experts of any number of rows, and with none."""
+    ids = np.random.default_rng(n).integers(lowest, e, (n, u))
+    label = f"{of},n={n},u={u},e={e}"
+    x, w = f32(n, k), rand(of, e, m, k)
+    return bind_case(MulMatId, Case(label, x=x, w=w, ids=fixed(ids, "i32")))
+
+
+@pytest.mark.parametrize(
+    "case",
+    (
+        chosen("q8_0", 40, 4, 8, 130, 96),
+        chosen("q4_k", 60, 8, 5, 200, 512),
+        chosen("q6_k", 33, 2, 30, 36, 256),
+        chosen("mxfp4", 17, 3, 1, 128, 64, lowest=0),
+    ),
+    ids=lambda case: case.id,
+)
+def test_chosen_weights(case: BoundCase, order: str) -> None:
+    """Experts that leave tiles unfilled, that nobody chose, and that many did."""
+    check(case)
+
+
+def test_missing_expert() -> None:
+    """An index past the last expert is reported, and nothing is read through it."""
+    ids = np.arange(40).reshape(20, 2) % 4
+    ids[7, 1] = 4
+    x, w = f32(20, 64), rand("q8_0", 4, 17, 64)
+    case = bind_case(MulMatId, Case("missing", x=x, w=w, ids=fixed(ids, "i32")))
+    result = run_case(backend(), case, kind="prefill")
+    assert result.status == "failed" and "below 4, the number of experts, got 4" in result.why
