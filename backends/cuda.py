@@ -22,6 +22,7 @@ from .base import BoundPlan, Index, Pools, require_weights
 from .native import PLAIN, NativeBackend, NativePlan, NativeWeights, packed
 
 GRAPHS = "RIVERRUN_CUDA_GRAPHS"  # 0: launch every kernel anew in every run
+OVERLAP = "RIVERRUN_CUDA_OVERLAP"  # 0: a kernel begins when the one before it has ended
 OLDEST = 8  # major compute capability: kernels use bf16 products and copies in the background
 _ALIGN = 256
 _BUILD = (
@@ -246,6 +247,7 @@ class CudaWeights(NativeWeights):
             with _told():
                 memory = _cuda.CardMemory(self.card, raw.nbytes)
                 memory.write(0, raw)
+                memory.constant = True
             self._there[key] = memory
             self.moved(tensor.spec.nbytes)
         return self._there[key]
@@ -330,7 +332,13 @@ class BoundCuda(BoundPlan):
         downloads = self._downloads(regions)
         with _told():
             self.native = plan.native.bind(
-                card, regions, _whole(workspace), uploads, downloads, plan.backend.graphs
+                card,
+                regions,
+                _whole(workspace),
+                uploads,
+                downloads,
+                plan.backend.graphs,
+                plan.backend.overlap,
             )
 
     def _downloads(self, regions: list[tuple[Any, int, int]]) -> list[tuple[Any, ...]]:
@@ -412,6 +420,7 @@ class CudaBackend(NativeBackend):
         self.module = _cuda
         self.name = f"cuda:{index}" if index else "cuda"
         self.graphs = os.environ.get(GRAPHS, "1") != "0" if graphs is None else graphs
+        self.overlap = os.environ.get(OVERLAP, "1") != "0"
         self.kernels = _cuda.kernels()
         self.table = _cuda.KernelTable.all()
 

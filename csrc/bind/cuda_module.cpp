@@ -62,12 +62,12 @@ std::vector<Transfer> to_transfers(const py::list& items) {
 
 std::shared_ptr<BoundCuda> bind(std::shared_ptr<Plan> plan, CardPtr card, const py::list& buffers,
                                 const py::tuple& workspace, const py::list& uploads,
-                                const py::list& downloads, bool record) {
+                                const py::list& downloads, bool record, bool overlap) {
   std::vector<Region> regions;
   for (const auto& item : buffers) regions.push_back(to_region(item));
   return std::make_shared<BoundCuda>(std::move(plan), std::move(card), std::move(regions),
                                      to_region(workspace), to_transfers(uploads),
-                                     to_transfers(downloads), record);
+                                     to_transfers(downloads), record, overlap);
 }
 
 void read(const CardMemory& memory, int64_t at, const py::buffer& to) {
@@ -100,6 +100,7 @@ void bind_memory(py::module_& m) {
   py::class_<CardMemory, MemoryPtr>(m, "CardMemory", py::module_local())
       .def(py::init<CardPtr, int64_t>())
       .def_property_readonly("size", &CardMemory::size)
+      .def_property("constant", &CardMemory::constant, &CardMemory::set_constant)
       .def_property_readonly(
           "address",
           [](const CardMemory& memory) { return reinterpret_cast<uintptr_t>(memory.data()); })
@@ -131,7 +132,7 @@ PYBIND11_MODULE(_cuda, m) {
            py::arg("table"))
       .def_property_readonly("workspace_bytes", &Plan::workspace_bytes)
       .def("bind", &bind, py::arg("card"), py::arg("buffers"), py::arg("workspace"),
-           py::arg("uploads"), py::arg("downloads"), py::arg("record"));
+           py::arg("uploads"), py::arg("downloads"), py::arg("record"), py::arg("overlap"));
   py::class_<BoundCuda, std::shared_ptr<BoundCuda>>(m, "BoundPlan", py::module_local())
       .def("start", &BoundCuda::start, py::call_guard<py::gil_scoped_release>(),
            "Put a run on the card's stream.")

@@ -39,6 +39,7 @@ __device__ inline uint64_t largest_key(const float* row, int64_t begin, int64_t 
 
 template <int group>
 __global__ void argmax_rows(Rows x, int64_t rows, int64_t width, int32_t* y) {
+  enter_grid();
   const int64_t r = own_row<group>();
   if (r >= rows) return;
   const uint64_t key = largest_key<group>(row_at(x, r), 0, width);
@@ -48,12 +49,14 @@ __global__ void argmax_rows(Rows x, int64_t rows, int64_t width, int32_t* y) {
 // found: [rows, parts]
 __global__ void __launch_bounds__(kThreads)
     argmax_parts(Rows x, int64_t width, int64_t parts, uint64_t* found) {
+  enter_grid();
   const int64_t r = blockIdx.x / parts, begin = blockIdx.x % parts * kPart;
   const uint64_t key = largest_key<kThreads>(row_at(x, r), begin, min(kPart, width - begin));
   if (threadIdx.x == 0) found[blockIdx.x] = key;
 }
 
 __global__ void argmax_of_parts(const uint64_t* found, int64_t parts, int32_t* y) {
+  enter_grid();
   uint64_t key = 0;
   for (int64_t p = threadIdx.x; p < parts; p += kWarp)
     key = max(key, found[blockIdx.x * parts + p]);

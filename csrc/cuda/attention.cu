@@ -165,6 +165,7 @@ struct Results {
 template <int R, int QN>
 __global__ void __launch_bounds__(kThreads, QN <= 64 ? 2 : 1)
     split_kernel(Task task, Results results, int first_tile) {
+  enter_grid();
   __shared__ Tile<R> tile;
   const Shared s = shared_parts<R, QN>(task.k_room);
   const int split = blockIdx.x, kv_head = blockIdx.z;
@@ -214,6 +215,7 @@ __device__ float top_so_far(float top, float before) {
 template <int R>
 __global__ void __launch_bounds__(kMergers)
     merge_kernel(Task task, Results results, int first_tile) {
+  enter_grid();
   __shared__ float so_far[kMergers], keep[kMergers], take[kMergers], part[kMergers];
   const int tile = blockIdx.x / R, r = blockIdx.x % R, kv_head = blockIdx.y;
   const int begin = blockIdx.z * kMergers, d = begin + threadIdx.x, size = task.v.size;
@@ -289,6 +291,7 @@ __device__ void merge(const Place& place, int split, const Shared& s, Tile<R>& t
 
 template <int R, int QN>
 __global__ void __launch_bounds__(kThreads, QN <= 64 ? 2 : 1) walk_kernel(Task task) {
+  enter_grid();
   __shared__ Tile<R> tile;
   const Shared s = shared_parts<R, QN>(task.k_room);
   const int kv_head = blockIdx.y, size = task.v.size;

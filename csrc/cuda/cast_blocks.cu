@@ -41,6 +41,7 @@ struct Blocks {
 
 template <uint32_t dtype>
 __global__ void encode_blocks(Blocks blocks, Check finite, Check small) {
+  enter_grid();
   const int64_t at = static_cast<int64_t>(blockIdx.x) * (kThreads / kWarp) + threadIdx.x / kWarp;
   if (at >= blocks.n) return;
   const int64_t row = at / blocks.width, b = at % blocks.width;

@@ -38,13 +38,49 @@ inline unsigned pack_bf16(float low, float high) {
   return float_to_bf16(low) | static_cast<unsigned>(float_to_bf16(high)) << 16;
 }
 
-#define RR_LAUNCH_CALL(kernel, grid, block, shared, stream, ...) \
+#define RR_LAUNCH_CALL(kernel, grid, block, shared, stream, overlap, ...) \
   emulate::launch_kernel(#kernel, grid, block, shared, stream, kernel, __VA_ARGS__)
+
+__device__ inline void release_grid() {}
+__device__ inline void await_grid() {}
 
 #else
 
-#define RR_LAUNCH_CALL(kernel, grid, block, shared, stream, ...) \
-  kernel<<<grid, block, shared, stream>>>(__VA_ARGS__)
+#define RR_LAUNCH_CALL(kernel, grid, block, shared, stream, overlap, ...) \
+  launch_kernel(kernel, grid, block, shared, stream, overlap, __VA_ARGS__)
+
+// overlap: the kernel may begin while those before it on the stream still run (cards from compute
+// capability 9.0 on).
+template <typename... Parameters, typename... Arguments>
+inline void launch_kernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared,
+                          cudaStream_t stream, bool overlap, Arguments... arguments) {
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = overlap ? 1 : 0;
+  cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
+}
+
+// Lets the next kernel on the stream begin once all blocks of this one have.
+__device__ inline void release_grid() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// Waits until the kernels before this one have ended and what they wrote is seen. Nothing that a
+// kernel of the plan writes is touched before, and not with __ldg after: that may be read early.
+__device__ inline void await_grid() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 
 extern __shared__ __align__(16) unsigned char rr_dynamic_shared[];
 
@@ -143,6 +179,13 @@ __device__ inline void async_copy_wait() {
 }
 
 #endif
+
+// What every kernel begins with. In all threads: a block that did not wait could end, and let the
+// kernel after it go on, before the ones before it have ended.
+__device__ inline void enter_grid() {
+  release_grid();
+  await_grid();
+}
 
 __device__ inline float warp_sum(float x) {
   for (int step = kWarp / 2; step > 0; step /= 2) x += __shfl_xor_sync(kAllLanes, x, step);

@@ -45,6 +45,8 @@ class Card {
   int index() const { return index_; }
   cudaStream_t stream() const { return stream_; }
   int multiprocessors() const { return info_.multiprocessors; }
+  // Whether kernels may begin before those ahead of them have ended.
+  bool overlaps() const { return info_.major >= 9; }
   Fault* fault() const { return fault_; }
 
  private:
@@ -85,6 +87,10 @@ class CardMemory {
   void fill(int64_t at, int64_t size, int value);
   void copy(int64_t at, const CardMemory& from, int64_t from_at, int64_t size);
 
+  // That no kernel writes it, as its owner says.
+  void set_constant(bool constant) { constant_ = constant; }
+  bool constant() const { return constant_; }
+
   char* data() const { return data_; }
   int64_t size() const { return size_; }
   const std::shared_ptr<Card>& card() const { return card_; }
@@ -95,6 +101,7 @@ class CardMemory {
   const std::shared_ptr<Card> card_;
   char* data_ = nullptr;
   const int64_t size_;
+  bool constant_ = false;
 };
 
 }  // namespace riverrun

@@ -116,6 +116,7 @@ __device__ inline Pack<T, per> fetch(const char* p, int64_t step) {
 
 template <typename Y, typename X, int per, typename F>
 __global__ void map_unary(Walk<2> walk, int64_t units, F f) {
+  enter_grid();
   const int64_t u = static_cast<int64_t>(blockIdx.x) * kWalkThreads + threadIdx.x;
   if (u >= units) return;
   char* p[2];
@@ -135,6 +136,7 @@ __global__ void map_unary(Walk<2> walk, int64_t units, F f) {
 
 template <int per, typename F>
 __global__ void map_binary(Walk<3> walk, int64_t units, F f) {
+  enter_grid();
   const int64_t u = static_cast<int64_t>(blockIdx.x) * kWalkThreads + threadIdx.x;
   if (u >= units) return;
   char* p[3];

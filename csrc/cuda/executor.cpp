@@ -16,13 +16,14 @@ int64_t take_nothing(const rr_exec*) {
 
 BoundCuda::BoundCuda(std::shared_ptr<const Plan> plan, std::shared_ptr<Card> card,
                      std::vector<Region> regions, Region workspace, std::vector<Transfer> uploads,
-                     std::vector<Transfer> downloads, bool recorded)
+                     std::vector<Transfer> downloads, bool recorded, bool overlap)
     : plan_(std::move(plan)),
       card_(std::move(card)),
       regions_(std::move(regions)),
       workspace_(std::move(workspace)),
       uploads_(std::move(uploads)),
-      downloads_(std::move(downloads)) {
+      downloads_(std::move(downloads)),
+      overlap_(overlap && card_->overlaps()) {
   const auto& needed = plan_->needed();
   if (regions_.size() != needed.size()) throw std::invalid_argument("one buffer each is needed");
   for (size_t i = 0; i < needed.size(); ++i)
@@ -45,6 +46,7 @@ BoundCuda::BoundCuda(std::shared_ptr<const Plan> plan, std::shared_ptr<Card> car
           i < view.n_inputs ? nodes[n].inputs[i] : nodes[n].outputs[i - view.n_inputs];
       const bool absent = at.buffer < 0 || all[i].dtype == RR_ABSENT;
       all[i].data = absent ? nullptr : regions_[at.buffer].data() + at.offset;
+      all[i].constant = !absent && regions_[at.buffer].memory->constant();
     }
     view.inputs = all.data();
     view.outputs = all.data() + view.n_inputs;
@@ -89,7 +91,7 @@ void BoundCuda::launch(size_t n) {
   std::string failed;
   Exec own;
   static_cast<CudaExec&>(own) = {card_->stream(), card_->fault(), static_cast<int>(n),
-                                 card_->multiprocessors()};
+                                 card_->multiprocessors(), overlap_};
   own.failed = &failed;
   const rr_exec exec{sizeof(rr_exec),
                      0,

@@ -28,11 +28,12 @@ struct Transfer {
 
 class BoundCuda {
  public:
-  // regions: one per plan buffer. Throws std::invalid_argument when one is short, CudaError when a
-  // kernel cannot be launched.
+  // regions: one per plan buffer. record: as a CUDA graph; overlap: kernels begin while those
+  // before them end, on cards that can. Throws std::invalid_argument when one is short, CudaError
+  // when a kernel cannot be launched.
   BoundCuda(std::shared_ptr<const Plan> plan, std::shared_ptr<Card> card,
             std::vector<Region> regions, Region workspace, std::vector<Transfer> uploads,
-            std::vector<Transfer> downloads, bool record);
+            std::vector<Transfer> downloads, bool record, bool overlap);
   ~BoundCuda();
   BoundCuda(const BoundCuda&) = delete;
   BoundCuda& operator=(const BoundCuda&) = delete;
@@ -58,6 +59,7 @@ class BoundCuda {
   const std::vector<Region> regions_;
   const Region workspace_;
   const std::vector<Transfer> uploads_, downloads_;
+  const bool overlap_;
   std::vector<std::vector<rr_tensor>> tensors_;
   std::vector<rr_node> views_;
   cudaGraphExec_t graph_ = nullptr;

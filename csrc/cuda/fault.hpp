@@ -19,6 +19,7 @@ struct CudaExec {
   Fault* fault;
   int node;
   int multiprocessors;
+  bool overlap;  // kernels may begin before those ahead of them have ended
 };
 
 }  // namespace riverrun

@@ -336,6 +336,7 @@ __device__ inline void clear(Stage<S, kByKey>& stage) {
 
 template <typename S, bool kByKey>
 __global__ void __launch_bounds__(S::kThreads, S::kBlocks) run_pass(Task task) {
+  enter_grid();
   auto* stages = reinterpret_cast<Stage<S, kByKey>*>(dynamic_shared());
   if (!sequences_fit(task.all)) return;
   clear_padding(task);

@@ -48,6 +48,7 @@ __device__ inline const uint8_t* table_row(const Lookup& at, int64_t i, const Ch
 
 template <uint32_t dtype>
 __global__ void __launch_bounds__(kThreads) get_blocks(Lookup at, bool quads, Check range) {
+  enter_grid();
   const int64_t u = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const int64_t groups = at.width / 32, i = quotient(u, groups), group = u - i * groups;
   if (i >= at.n) return;
@@ -79,6 +80,7 @@ __device__ inline float plain(const void* row, int64_t i) {
 
 template <uint32_t dtype>
 __global__ void __launch_bounds__(kThreads) get_plain(Lookup at, bool quads, Check range) {
+  enter_grid();
   using Quad = Pack<char, 4 * Block<dtype>::bytes>;
   const int64_t u = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const int64_t units = quads ? at.width / 4 : at.width, i = quotient(u, units), k = u - i * units;

@@ -83,13 +83,14 @@ inline T* data(const rr_tensor& t) {
 
 }  // namespace
 
-// Launches kernel<<<grid, block, shared>>>(arguments...). grid, block: dim3 or int, never 0;
-// shared: bytes of dynamic shared memory (over 48 KiB only after allow_shared). Parenthesise the
-// name of a template with commas.
-#define RR_LAUNCH(exec, kernel, grid, block, shared, ...)                        \
-  do {                                                                           \
-    RR_LAUNCH_CALL(kernel, grid, block, shared, cuda(exec).stream, __VA_ARGS__); \
-    launched(exec);                                                              \
+// Launches kernel<<<grid, block, shared>>>(arguments...). The kernel begins with enter_grid().
+// grid, block: dim3 or int, never 0; shared: bytes of dynamic shared memory (over 48 KiB only after
+// allow_shared). Parenthesise the name of a template with commas.
+#define RR_LAUNCH(exec, kernel, grid, block, shared, ...)                              \
+  do {                                                                                 \
+    RR_LAUNCH_CALL(kernel, grid, block, shared, cuda(exec).stream, cuda(exec).overlap, \
+                   __VA_ARGS__);                                                       \
+    launched(exec);                                                                    \
   } while (0)
 
 namespace {

@@ -27,6 +27,7 @@ struct EuclideanLength {
 
 template <int group>
 __global__ void l2_norm_rows(Rows x, Rows y, int64_t rows, int64_t width, EuclideanLength length) {
+  enter_grid();
   divide_rows<group>(x, nullptr, y, rows, width, length);
 }
 

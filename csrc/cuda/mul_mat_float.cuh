@@ -24,7 +24,7 @@ constexpr int kBlocksAtOnce = columns <= 2 ? 3 : 2;
 template <class W>
 __device__ inline uint4 load_weights(const unsigned char* row, int i, int n, bool wide) {
   constexpr int kEach = 16 / W::kBytes;
-  if (wide && i + kEach <= n) return __ldg(reinterpret_cast<const uint4*>(row + i * W::kBytes));
+  if (wide && i + kEach <= n) return *reinterpret_cast<const uint4*>(row + i * W::kBytes);
   unsigned words[4] = {};
 #pragma unroll
   for (int k = 0; k < kEach; ++k) {
@@ -39,7 +39,7 @@ __device__ inline uint4 load_weights(const unsigned char* row, int i, int n, boo
 
 // Four values of a row of `end` values from value i on, zeros behind its end.
 __device__ inline float4 load_x(const float* row, int i, int end, bool wide) {
-  if (wide && i + 4 <= end) return __ldg(reinterpret_cast<const float4*>(row + i));
+  if (wide && i + 4 <= end) return *reinterpret_cast<const float4*>(row + i);
   const auto at = [=](int k) { return k < end ? row[k] : 0.0f; };
   return make_float4(at(i), at(i + 1), at(i + 2), at(i + 3));
 }
@@ -144,6 +144,7 @@ template <class W, int columns, int threads>
 __global__ __launch_bounds__(kThreads, kBlocksAtOnce<columns>) void multiply_dense(FloatMatrix w,
                                                                                    Rows x, Rows y,
                                                                                    int64_t count) {
+  enter_grid();
   const int64_t first = int64_t{blockIdx.x} * columns;
   const DenseGroup group = {first, static_cast<int>(min(count - first, int64_t{columns}))};
   multiply<W, columns, kRowsAtOnce<columns, threads>, threads>(w, x, y, group);
@@ -190,6 +191,7 @@ void run_dense(const rr_node* node, const rr_exec* exec) {
 constexpr int kRouteThreads = 256;
 
 __global__ void route_pairs(Routing r) {
+  enter_grid();
   route(r);
 }
 
@@ -199,6 +201,7 @@ __global__ __launch_bounds__(kThreads,
                              kBlocksAtOnce<kColumns>) void multiply_tiles(FloatMatrix w, Rows x,
                                                                           Rows y, Routing r,
                                                                           int64_t per_row) {
+  enter_grid();
   if (static_cast<int>(blockIdx.x) >= *r.n_tiles) return;
   const Tile& tile = r.tiles[blockIdx.x];
   if (tile.expert < 0) return clear_share(y, tile, w.rows);

@@ -84,6 +84,7 @@ __device__ inline void round_eight(const float* in, int64_t k, int64_t at, uint1
 // Grid: rows of x, columns.
 __global__ void __launch_bounds__(kMmaThreads)
     round_x(const float* x, int64_t x_row, int64_t k, uint16_t* out, int64_t out_row) {
+  enter_grid();
   const int64_t at = 8 * (static_cast<int64_t>(blockIdx.y) * kMmaThreads + threadIdx.x);
   if (at < out_row) round_eight(x + blockIdx.x * x_row, k, at, out + blockIdx.x * out_row);
 }
@@ -174,6 +175,7 @@ __device__ inline void store_sums(const MmaJob& job, int token, int at, float4 s
 // Grid: tiles of rows of x, of rows of w, splits of k. chosen: each tile of x has its own weight.
 template <uint32_t dtype, int tokens, bool chosen>
 __global__ void __launch_bounds__(kMmaThreads, 2) multiply_tile(MmaJob job) {
+  enter_grid();
   using C = Chunk<dtype>;
   constexpr int kStage = tokens * kUnitBytes;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
@@ -249,6 +251,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2) multiply_tile(MmaJob job) {
 // y = the sum of the splits' sums.
 __global__ void __launch_bounds__(kMmaThreads)
     add_splits(MmaJob job, float* y, int64_t y_row, int splits) {
+  enter_grid();
   const int64_t at = static_cast<int64_t>(blockIdx.y) * kMmaThreads + threadIdx.x;
   if (at >= job.m) return;
   const float* from = job.y + blockIdx.x * job.y_row + at;

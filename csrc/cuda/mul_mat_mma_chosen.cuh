@@ -35,6 +35,7 @@ inline ChosenCut cut_chosen(const rr_node* node) {
 __global__ void __launch_bounds__(kRouteThreads)
     route_tiles(const int* ids, int pairs, int experts, int tokens, int tiles, int* weights,
                 int* order, Check bad) {
+  enter_grid();
   int* count = reinterpret_cast<int*>(dynamic_shared());
   int* next = count + experts;
   for (int e = threadIdx.x; e < experts; e += kRouteThreads) count[e] = 0;
@@ -75,6 +76,7 @@ __global__ void __launch_bounds__(kRouteThreads)
 __global__ void __launch_bounds__(kMmaThreads)
     round_chosen(const float* x, int64_t x_row, int64_t k, int shared_by, const int* order,
                  uint16_t* out, int64_t out_row) {
+  enter_grid();
   const int64_t at = 8 * (static_cast<int64_t>(blockIdx.y) * kMmaThreads + threadIdx.x);
   const int pair = order[blockIdx.x];
   if (pair < 0 || at >= out_row) return;
@@ -84,6 +86,7 @@ __global__ void __launch_bounds__(kMmaThreads)
 // Rows of y without expert: zeros. Grid: pairs.
 __global__ void __launch_bounds__(kMmaThreads)
     clear_unrouted(const int* ids, int experts, float* y, int64_t y_row, int m) {
+  enter_grid();
   const int id = ids[blockIdx.x];
   if (id >= 0 && id < experts) return;
   for (int i = threadIdx.x; i < m; i += kMmaThreads) y[blockIdx.x * y_row + i] = 0.0f;

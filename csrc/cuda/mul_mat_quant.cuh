@@ -86,7 +86,8 @@ struct Matrix {
   const unsigned char *data, *end;
   int64_t row_bytes;
   int rows;
-  int slices;  // of a row
+  int slices;     // of a row
+  bool constant;  // no kernel writes it
 };
 
 template <class W>
@@ -154,11 +155,11 @@ __device__ inline int dot_half(const int* q, const int4& x, int sum) {
 template <class W>
 __device__ inline float add_product(const Slice& s, const unsigned char* x,
                                     const unsigned char* meta, float sum) {
-  const int4 first = __ldg(reinterpret_cast<const int4*>(x));
-  const int4 second = __ldg(reinterpret_cast<const int4*>(x + kHalfBytes));
-  const float2 a = __ldg(reinterpret_cast<const float2*>(meta));
+  const int4 first = *reinterpret_cast<const int4*>(x);
+  const int4 second = *reinterpret_cast<const int4*>(x + kHalfBytes);
+  const float2 a = *reinterpret_cast<const float2*>(meta);
   if constexpr (W::kApart) {
-    const float2 b = __ldg(reinterpret_cast<const float2*>(meta + 8 * kChunkSlices));
+    const float2 b = *reinterpret_cast<const float2*>(meta + 8 * kChunkSlices);
     const float u = unbiased(dot_half(s.q, first, start_of<W>(a.y)));
     const float v = unbiased(dot_half(s.q + 4, second, start_of<W>(b.y)));
     const bool low = W::kSums == Sums::kFloat;
@@ -254,9 +255,12 @@ __device__ inline void multiply(const Matrix& w, const Quantised& x, const Rows&
   const int own = lane / kShare, own_column = own % columns;
   const bool writes = lane % kShare == 0 && own_column < group.count;
 
+  // Constants are on their way while the kernels before this one still write x.
+  if (!w.constant) await_grid();
   Fetching<W, rows> fetching(w, first, step);
 #pragma unroll
   for (int s = 0; s < kStages; ++s) fetching.next(sets + s * kSet);
+  if (w.constant) await_grid();
 
   unsigned char *set = sets, *last = sets + (kStages - 1) * kSet;
   for (int part = first; part * rows < w.rows; part += step) {
@@ -311,6 +315,7 @@ template <class W, int columns>
 __global__ __launch_bounds__(kThreads, (kBlocksAtOnce<W, columns>)) void multiply_dense(Matrix w,
                                                                                         Quantised x,
                                                                                         Rows y) {
+  release_grid();
   const int64_t first = int64_t{blockIdx.x} * columns;
   const DenseGroup group = {first, static_cast<int>(min(x.rows - first, int64_t{columns}))};
   multiply<W, columns, kRowsAtOnce<columns>>(w, x, y, group, own_warp(), all_warps());
@@ -321,8 +326,12 @@ inline Matrix matrix_of(const rr_tensor& w) {
   const int64_t k = w.shape[w.rank - 1], rows = w.shape[w.rank - 2];
   const int64_t row_bytes = k / W::kValues * W::kBytes;
   const unsigned char* data = static_cast<const unsigned char*>(w.data);
-  return {data, data + n_rows(w) * row_bytes, row_bytes, static_cast<int>(rows),
-          static_cast<int>(k / 32)};
+  return {data,
+          data + n_rows(w) * row_bytes,
+          row_bytes,
+          static_cast<int>(rows),
+          static_cast<int>(k / 32),
+          w.constant != 0};
 }
 
 template <class W, int columns>
@@ -394,6 +403,7 @@ __global__ __launch_bounds__(kThreads, (kBlocksAtOnce<W, 1>)) void multiply_pair
                                                                                   Quantised x,
                                                                                   Rows y, Routing r,
                                                                                   int64_t per_row) {
+  enter_grid();
   const int pair = static_cast<int>(blockIdx.x);
   const int64_t expert = bucket(r, pair);
   const Tile tile = {0, 1, {pair}};
@@ -406,6 +416,7 @@ template <class W>
 __global__ __launch_bounds__(kThreads, kTileBlocks) void multiply_tiles(Matrix w, Quantised x,
                                                                         Rows y, Routing r,
                                                                         int64_t per_row) {
+  enter_grid();
   if (static_cast<int>(blockIdx.x) >= *r.n_tiles) return;
   const Tile& tile = r.tiles[blockIdx.x];
   if (tile.expert < 0) return clear_share(y, tile, w.rows);
@@ -419,6 +430,7 @@ __global__ __launch_bounds__(kThreads, kTileBlocks) void multiply_tiles(Matrix w
 
 template <class W>
 __global__ void quantise_and_route(Floats x, Quantised out, Routing r) {
+  enter_grid();
   if (blockIdx.x == 0) return route(r);
   quantise_part<W::kApart, W::kSums>(x, out,
                                      (int64_t{blockIdx.x} - 1) * kQuantiseThreads + threadIdx.x);

@@ -78,6 +78,7 @@ __device__ inline bool norm_row(const float* x, float* y, int64_t width, const A
 
 template <int group>
 __global__ void norm_rows(Rows x, Rows y, int64_t rows, int64_t width, Affine affine) {
+  enter_grid();
   const int64_t r = own_row<group>();
   if (r >= rows) return;
   const float* in = row_at(x, r);

@@ -19,6 +19,7 @@ struct Border {
 };
 
 __global__ void place(View x, View y, int64_t size, Border border) {
+  enter_grid();
   int64_t rest = static_cast<int64_t>(blockIdx.x) * kWalkThreads + threadIdx.x;
   if (rest >= size) return;
   const char* from = x.data;

@@ -120,6 +120,7 @@ constexpr int kQuantiseThreads = 256;
 
 template <bool apart, Sums sums>
 __global__ void quantise_rows(Floats x, Quantised out) {
+  enter_grid();
   quantise_part<apart, sums>(x, out, blockIdx.x * int64_t{kQuantiseThreads} + threadIdx.x);
 }
 

@@ -49,6 +49,7 @@ __device__ inline double sum_of_lanes(double x) {
 // Sums along the last axis, `warps` warps each.
 template <int warps>
 __global__ void sum_along(Slices s, float* y, double divisor) {
+  enter_grid();
   __shared__ double parts[kWarps];
   constexpr int each = warps * kWarp;
   const int64_t row = static_cast<int64_t>(blockIdx.x) * (kWarps / warps) + threadIdx.x / each;
@@ -69,6 +70,7 @@ __global__ void sum_along(Slices s, float* y, double divisor) {
 
 // Sums along another axis: a lane's column, a warp's share of its elements.
 __global__ void sum_down(Slices s, float* y, double divisor) {
+  enter_grid();
   __shared__ double parts[kWarps][kWarp];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int64_t across = (s.width + kWarp - 1) / kWarp;
@@ -123,6 +125,7 @@ __device__ inline double sum_up_to_lane(double x) {
 
 // Running sums along the last axis: a block's row, kThreads elements at a time.
 __global__ void scan_along(Slices s, Rows ends) {
+  enter_grid();
   __shared__ double parts[kWarps];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const float* x = column_of(s, blockIdx.x, 0);
@@ -145,6 +148,7 @@ __global__ void scan_along(Slices s, Rows ends) {
 
 // Running sums along another axis: a thread's column.
 __global__ void scan_down(Slices s, Slices out) {
+  enter_grid();
   const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (at >= s.rows * s.width) return;
   const int64_t row = at / s.width, column = at % s.width;

@@ -26,6 +26,7 @@ struct RootMeanSquare {
 
 template <int group>
 __global__ void rms_norm_rows(Rows x, const float* w, Rows y, int64_t rows, RootMeanSquare length) {
+  enter_grid();
   divide_rows<group>(x, w, y, rows, length.width, length);
 }
 

@@ -75,6 +75,7 @@ __device__ inline int32_t position_of(const Turning& t, int64_t token, int pair)
 }
 
 __global__ void __launch_bounds__(kThreads) rotate(Turning t, int64_t groups) {
+  enter_grid();
   __shared__ float cosines[kMaxPairs], sines[kMaxPairs];
   const int64_t token = blockIdx.x / groups;
   const int64_t head = blockIdx.x % groups * kHeads + threadIdx.x / kWarp;

@@ -101,6 +101,7 @@ __device__ inline float4 times(float4 v, float factor) {
 
 template <int group>
 __global__ void softmax_rows(Scores s, Rows y) {
+  enter_grid();
   const int64_t r = own_row<group>();
   if (r >= s.rows) return;
   const ScoreRow row = score_row(s, r, 0, s.width);
@@ -123,6 +124,7 @@ __global__ void softmax_rows(Scores s, Rows y) {
 
 // found [rows, parts]: the largest score of a part, and the sum of exponentials against it.
 __global__ void __launch_bounds__(kThreads) measure_parts(Scores s, int64_t parts, float2* found) {
+  enter_grid();
   const int64_t r = blockIdx.x / parts, begin = blockIdx.x % parts * kPart;
   const ScoreRow row = score_row(s, r, begin, min(kPart, s.width - begin));
   const float top = largest_score<kThreads>(row);
@@ -137,6 +139,7 @@ __global__ void __launch_bounds__(kThreads) measure_parts(Scores s, int64_t part
 
 __global__ void __launch_bounds__(kThreads)
     write_parts(Scores s, int64_t parts, const float2* found, Rows y) {
+  enter_grid();
   const int64_t r = blockIdx.x / parts, begin = blockIdx.x % parts * kPart;
   const ScoreRow row = score_row(s, r, begin, min(kPart, s.width - begin));
   const float2* of_row = found + r * parts;

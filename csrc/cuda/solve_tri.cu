@@ -28,6 +28,7 @@ struct Systems {
 // What is left of b stays in shared memory, for large systems in x. An unknown is what is left in
 // its row over the diagonal: each warp divides for itself, which saves a meeting a row.
 __global__ void __launch_bounds__(kWarps* kWarp) solve(Systems s, bool in_shared) {
+  enter_grid();
   const int64_t matrix = blockIdx.x / s.tiles, tile = blockIdx.x % s.tiles * kWarp;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const bool active = tile + lane < s.m;

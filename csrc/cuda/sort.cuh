@@ -61,6 +61,7 @@ __device__ inline void sort_shared(uint64_t* keys, int size) {
 // The `keep` largest of each chunk of `size` keys, or as many as it has.
 __global__ void __launch_bounds__(kSortThreads)
     sort_chunks(Sorting s, Keys from, Keys to, int size, int64_t chunks, int64_t keep) {
+  enter_grid();
   uint64_t* keys = reinterpret_cast<uint64_t*>(dynamic_shared());
   const int64_t r = blockIdx.x / chunks, chunk = blockIdx.x % chunks, begin = chunk * size;
   const int64_t count = min(static_cast<int64_t>(size), from.width - begin);
@@ -87,6 +88,7 @@ __global__ void __launch_bounds__(kSortThreads)
 // Neighbouring runs of `run` keys become one, of which the first k are needed. A thread a key.
 __global__ void __launch_bounds__(kMergeThreads)
     merge_runs(Sorting s, Keys from, Keys to, int64_t run, int64_t blocks) {
+  enter_grid();
   const int64_t r = blockIdx.x / blocks, n = from.width;
   const int64_t i = blockIdx.x % blocks * kMergeThreads + threadIdx.x;
   if (i >= n) return;

@@ -143,6 +143,7 @@ __device__ inline Place place_of(const Batch& batch, int size, int index) {
 
 template <int kTaps>
 __global__ void __launch_bounds__(kThreads) convolve_pieces(Task task) {
+  enter_grid();
   if (!sequences_fit(task.all)) return;
   const int64_t c = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (c >= task.channels) return;

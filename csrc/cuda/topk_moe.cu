@@ -84,6 +84,7 @@ __device__ inline Candidate warp_best(Candidate c) {
 }
 
 __global__ void __launch_bounds__(kWarpsOfRows* kWarp) route(Routing routing) {
+  enter_grid();
   const int64_t r = own_row<kWarp>();
   if (r >= routing.rows) return;
   const int lane = threadIdx.x % kWarp;

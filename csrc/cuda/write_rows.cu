@@ -63,6 +63,7 @@ __device__ void store(char* to, int64_t e, float x) {
 
 template <uint32_t dtype>
 __global__ void write_plain(Task task) {
+  enter_grid();
   const int64_t i = blockIdx.x;
   if (!wanted(task, i)) return;
   char* to = task.state + task.idx[i] * task.row_bytes;
@@ -76,6 +77,7 @@ __global__ void write_plain(Task task) {
 // A warp for each block of 32.
 template <uint32_t dtype>
 __global__ void write_blocks(Task task) {
+  enter_grid();
   const int64_t i = blockIdx.x;
   if (!wanted(task, i)) return;
   uint8_t* to = reinterpret_cast<uint8_t*>(task.state + task.idx[i] * task.row_bytes);
@@ -90,6 +92,7 @@ __global__ void write_blocks(Task task) {
 
 template <uint32_t dtype>
 __global__ void judge(Task task) {
+  enter_grid();
   __shared__ int stop;
   const int64_t i = blockIdx.x;
   if (threadIdx.x == 0) stop = 0;

@@ -50,7 +50,7 @@ typedef struct rr_tensor {
   uint32_t dtype;
   uint32_t layout;
   int32_t rank;
-  int32_t reserved;
+  int32_t constant; /* 1 in run, where the executor knows that these bytes never change */
   int64_t shape[RR_MAX_RANK];
   int64_t strides[RR_MAX_RANK]; /* bytes; of a block type the last one is the block's bytes */
   void* data;

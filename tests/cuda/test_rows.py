@@ -1,0 +1,35 @@
+"""A row of a step has the same bits alone and among any others, on a card."""
+
+from __future__ import annotations
+
+import pytest
+from cuda_rig import backend, needs_cuda, thinned
+from riverrun.backends.row_exact import check_rows
+from riverrun.bench.op_cases import small_cases
+from riverrun.graph.case import BoundCase
+
+pytestmark = needs_cuda
+# Other ops have no rows, or rows that depend on each other.
+CASES = [c for c in small_cases() if c.op.rowwise or "seq_offsets" in c.op.inputs]
+SIZES = (*range(1, 18), 33, 65)
+# 9 is the first size that products of several rows do not take in one go.
+FEW = (2, 9, 17)
+
+
+def check(case: BoundCase, sizes: tuple[int, ...]) -> None:
+    result = check_rows([backend()], case, sizes)
+    if result.status == "refused":
+        pytest.skip(result.why)
+    assert result.status == "passed", result.why
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
+def test_rows_keep_their_bits(case: BoundCase) -> None:
+    check(case, thinned(SIZES, FEW))
+
+
+def test_every_op_has_a_row_exact_kernel() -> None:
+    kernels = backend().kernels
+    assert {k["op"] for k in kernels} == {k["op"] for k in kernels if k["row_exact"]}
+    for kernel in kernels:
+        assert kernel["row_exact"] or kernel["bound"], f"{kernel['op']} says no bound"
