@@ -12,6 +12,13 @@ int64_t take_nothing(const rr_exec*) {
   return 0;
 }
 
+// Bytes from a tensor's start within which all of its elements begin; a little more for their ends.
+int64_t span_bytes(const rr_tensor& t) {
+  int64_t last = 0;
+  for (int i = 0; i < t.rank; ++i) last += (t.shape[i] - 1) * t.strides[i];
+  return last + 8;
+}
+
 }  // namespace
 
 BoundCuda::BoundCuda(std::shared_ptr<const Plan> plan, std::shared_ptr<Card> card,
@@ -90,8 +97,8 @@ void BoundCuda::fail(const rr_exec* exec, const char* message) {
 void BoundCuda::launch(size_t n) {
   std::string failed;
   Exec own;
-  static_cast<CudaExec&>(own) = {card_->stream(), card_->fault(), static_cast<int>(n),
-                                 card_->multiprocessors(), overlap_};
+  static_cast<CudaExec&>(own) = {card_->stream(),          card_->fault(), static_cast<int>(n),
+                                 card_->multiprocessors(), &prepared_,     overlap_};
   own.failed = &failed;
   const rr_exec exec{sizeof(rr_exec),
                      0,
@@ -103,14 +110,30 @@ void BoundCuda::launch(size_t n) {
                      static_cast<CudaExec*>(&own),
                      &take_nothing};
   const PlanNode& node = plan_->nodes()[n];
+  prepared_.used = false;
   node.kernel->run(&views_[n], &exec);
+  forget(n);
   if (failed.empty()) return;
   cudaGetLastError();
   throw CudaError(node.data->op() + ": " + failed + " [" + node.label + "]");
 }
 
+// What a node may have overwritten is prepared no more: the workspace, or the operand itself.
+void BoundCuda::forget(size_t n) {
+  if (plan_->nodes()[n].kernel->workspace && !prepared_.used) prepared_.form = 0;
+  if (!prepared_.form) return;
+  const char* begin = static_cast<const char*>(prepared_.source.data);
+  const char* end = begin + span_bytes(prepared_.source);
+  for (uint32_t i = 0; i < views_[n].n_outputs; ++i) {
+    const rr_tensor& out = views_[n].outputs[i];
+    const char* at = static_cast<const char*>(out.data);
+    if (at && at < end && at + span_bytes(out) > begin) prepared_.form = 0;
+  }
+}
+
 void BoundCuda::enqueue(std::vector<cudaEvent_t>* marks) {
   const cudaStream_t stream = card_->stream();
+  prepared_.form = 0;
   for (const Transfer& t : uploads_)
     must(cudaMemcpyAsync(t.region.data(), t.host->data() + t.host_offset, t.region.size,
                          cudaMemcpyHostToDevice, stream),

@@ -52,6 +52,7 @@ class BoundCuda {
   static void fail(const rr_exec* exec, const char* message);
   void enqueue(std::vector<cudaEvent_t>* marks = nullptr);
   void launch(size_t node);
+  void forget(size_t node);
   void record();
 
   const std::shared_ptr<const Plan> plan_;
@@ -60,6 +61,7 @@ class BoundCuda {
   const Region workspace_;
   const std::vector<Transfer> uploads_, downloads_;
   const bool overlap_;
+  Prepared prepared_ = {};
   std::vector<std::vector<rr_tensor>> tensors_;
   std::vector<rr_node> views_;
   cudaGraphExec_t graph_ = nullptr;

@@ -3,6 +3,8 @@
 
 #include <cuda_runtime.h>
 
+#include "riverrun.h"
+
 namespace riverrun {
 
 // Written by the first thread that finds bad data; lies in host memory that the device sees.
@@ -13,12 +15,21 @@ struct Fault {
   long long a, b;
 };
 
+// An operand that the workspace holds in a form of its kernels', so that nodes in a row that read
+// it need not bring it into that form again. form 0: none.
+struct Prepared {
+  rr_tensor source;
+  int form;
+  bool used;  // by the node that runs now
+};
+
 // What exec->impl points to.
 struct CudaExec {
   cudaStream_t stream;
   Fault* fault;
   int node;
   int multiprocessors;
+  Prepared* prepared;
   bool overlap;  // kernels may begin before those ahead of them have ended
 };
 

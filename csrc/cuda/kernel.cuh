@@ -17,6 +17,17 @@ inline const riverrun::CudaExec& cuda(const rr_exec* exec) {
   return *static_cast<const riverrun::CudaExec*>(exec->impl);
 }
 
+// Whether the workspace holds x in a form already, thanks to an earlier node; if not, the caller
+// now puts it there. Forms: numbers above 0, one for every layout at the start of the workspace.
+[[maybe_unused]] inline bool is_prepared(const rr_exec* exec, const rr_tensor& x, int form) {
+  riverrun::Prepared& p = *cuda(exec).prepared;
+  const bool same = p.form == form && memcmp(&p.source, &x, sizeof x) == 0;
+  p.source = x;
+  p.form = form;
+  p.used = true;
+  return same;
+}
+
 // What a kernel needs to report one kind of bad data; passed to it by value.
 struct Check {
   Fault* fault;

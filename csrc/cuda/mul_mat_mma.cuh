@@ -81,6 +81,9 @@ __device__ inline void round_eight(const float* in, int64_t k, int64_t at, uint1
   *reinterpret_cast<uint4*>(out + at) = make_uint4(pair[0], pair[1], pair[2], pair[3]);
 }
 
+// Rows of so many bf16 at the start of the workspace are this form of is_prepared and their length.
+constexpr int kRoundedForm = 16;
+
 // Grid: rows of x, columns.
 __global__ void __launch_bounds__(kMmaThreads)
     round_x(const float* x, int64_t x_row, int64_t k, uint16_t* out, int64_t out_row) {
@@ -330,8 +333,9 @@ void run_mma(const rr_node* node, const rr_exec* exec) {
   const auto n = static_cast<unsigned>(cut.n);
 
   const auto blocks = static_cast<unsigned>(blocks_for(cut.x_row / 8, kMmaThreads));
-  RR_LAUNCH(exec, round_x, dim3(n, blocks), kMmaThreads, 0, data<const float>(x), row_step(x),
-            cut.k, rounded, cut.x_row);
+  if (!is_prepared(exec, x, kRoundedForm + static_cast<int>(cut.x_row)))
+    RR_LAUNCH(exec, round_x, dim3(n, blocks), kMmaThreads, 0, data<const float>(x), row_step(x),
+              cut.k, rounded, cut.x_row);
 
   MmaJob job{};
   job.w = data<const uint8_t>(w);

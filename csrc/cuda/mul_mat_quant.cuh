@@ -362,7 +362,9 @@ void run_dense(const rr_node* node, const rr_exec* exec) {
   const Matrix w = matrix_of<W>(node->inputs[1]);
   const Quantised q = quantised<W>(x, exec->workspace);
   const dim3 grid(static_cast<unsigned>(quantise_blocks(x)));
-  RR_LAUNCH(exec, (quantise_rows<W::kApart, W::kSums>), grid, kQuantiseThreads, 0, floats_of(x), q);
+  if (!is_prepared(exec, x, kQuantisedForm<W::kApart, W::kSums>))
+    RR_LAUNCH(exec, (quantise_rows<W::kApart, W::kSums>), grid, kQuantiseThreads, 0, floats_of(x),
+              q);
   if (q.rows == 1) return launch_dense<W, 1>(exec, w, q, rows_of(y));
   if (q.rows == 2) return launch_dense<W, 2>(exec, w, q, rows_of(y));
   if (q.rows <= 4) return launch_dense<W, 4>(exec, w, q, rows_of(y));

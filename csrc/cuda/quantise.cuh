@@ -113,6 +113,10 @@ __device__ inline void quantise_part(const Floats& x, const Quantised& out, int6
 
 constexpr int kQuantiseThreads = 256;
 
+// The number of a layout for is_prepared.
+template <bool apart, Sums sums>
+constexpr int kQuantisedForm = 1 + 2 * static_cast<int>(sums) + (apart ? 1 : 0);
+
 // Blocks of kQuantiseThreads threads that quantise x.
 [[maybe_unused]] inline int64_t quantise_blocks(const rr_tensor& x) {
   return blocks_for(numel(x) / 4, kQuantiseThreads);
