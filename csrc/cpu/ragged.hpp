@@ -2,7 +2,7 @@
 // anything is written, so that all of them go on or none.
 #pragma once
 
-#include "node.hpp"
+#include "kept.hpp"
 
 namespace {
 
@@ -100,19 +100,6 @@ struct Kept {
       return false;
     }
   return true;
-}
-
-// What a kernel with a kept state asks of its operands; "" when it is given.
-[[maybe_unused]] inline const char* kept_complaint(const rr_tensor& state, const rr_tensor& rows,
-                                                   const rr_tensor& start, const rr_tensor& head) {
-  if (state.dtype != RR_F32 || (state.rank != 2 && state.rank != 3) || !dense(state))
-    return "the state needs to be dense f32 of rank 2 or 3";
-  if (rows.dtype != RR_I32 || !dense(rows)) return "state_rows needs to be dense i32";
-  const rr_tensor* const both[] = {&start, &head};
-  for (const rr_tensor* t : both)
-    if (present(*t) != (state.rank == 3) || (present(*t) && (t->dtype != RR_I32 || !dense(*t))))
-      return "start and head need to be dense i32, given exactly for a state of rank 3";
-  return "";
 }
 
 }  // namespace

@@ -6,8 +6,6 @@
 
 namespace {
 
-constexpr int kReplayInputs = 5;  // log, log_head, n_replay, n_held, n_direct
-
 // What a sequence does in a pass: entries folded into the state, then tokens run on it directly;
 // then entries held, and the other tokens, on a working copy. Without a log all tokens are direct.
 struct Pass {
@@ -87,21 +85,6 @@ struct Replay {
     return false;
   }
   return true;
-}
-
-// What a kernel asks of the five inputs, whose entries have this many floats; "" when it is given.
-[[maybe_unused]] inline const char* replay_complaint(const rr_tensor* in, const rr_tensor& state,
-                                                     int64_t width) {
-  const rr_tensor& log = in[0];
-  for (int i = 1; i < kReplayInputs; ++i)
-    if (present(in[i]) != present(log) ||
-        (present(in[i]) && (in[i].dtype != RR_I32 || !dense(in[i]))))
-      return "log_head, n_replay, n_held and n_direct need to be dense i32, given with a log";
-  if (!present(log)) return "";
-  if (state.rank != 2) return "a log goes with a state of rank 2";
-  if (log.dtype != RR_F32 || log.rank != 3 || !dense(log) || log.shape[2] != width)
-    return "the log needs to be dense f32 of rank 3, with entries of the op's size";
-  return "";
 }
 
 }  // namespace
