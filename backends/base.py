@@ -242,6 +242,11 @@ class Backend(ABC):
         Raises BackendError, naming what is needed and what there is, where it does not fit."""
         return Pools(states)
 
+    def copy_rate(self) -> float | None:
+        """Bytes a second, read and written ones both counted, that copies within its own memory
+        move, measured now; None for backends in host memory."""
+        return None
+
     def fma_rate(self) -> float | None:
         """f32 operations a second that its threads reach at best, measured now; None where that
         is not known."""

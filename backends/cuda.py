@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,27 +17,21 @@ except ImportError as error:
     _MISSING = str(error)
 
 from ..graph import Graph, HostTensor, TensorSpec, Value
+from ..graph.dtype import DType, f32
+from ..graph.dtype import dtype as to_dtype
 from ..graph.errors import BackendError, GraphError
-from .base import BoundPlan, Index, Pools, require_weights
-from .native import PLAIN, NativeBackend, NativePlan, NativeWeights, packed
+from .base import BoundPlan, Pools, require_weights
+from .cuda_arrays import DeviceTensor, Region, borrowed, stream_handle
+from .cuda_memory import ALIGN, CudaPools, CudaWeights, Lanes, require_free, shaped, told
+from .native import PLAIN, NativeBackend, NativePlan
 
 GRAPHS = "RIVERRUN_CUDA_GRAPHS"  # 0: launch every kernel anew in every run
 OVERLAP = "RIVERRUN_CUDA_OVERLAP"  # 0: a kernel begins when the one before it has ended
 OLDEST = 8  # major compute capability: kernels use bf16 products and copies in the background
-_ALIGN = 256
 _BUILD = (
     "install riverrun with its CUDA kernels: pip install . -C cmake.define.RIVERRUN_CUDA=ON, "
     "which needs the CUDA toolkit's nvcc"
 )
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    """Errors of CUDA as BackendError."""
-    try:
-        yield
-    except _cuda.CudaError as error:
-        raise BackendError(f"cuda: {error}") from None
 
 
 def built() -> bool:
@@ -103,154 +97,14 @@ def _open_card(index: int) -> Any:
             f"cuda: {card['name']} has compute capability {card['major']}.{card['minor']}, and "
             f"riverrun's kernels were built for {archs}; {remedy}"
         )
-    with _told():
+    with told():
         return _cuda.Card(index)
 
 
 def free_bytes(index: int) -> int:
     """Bytes of a card's memory that nobody uses now. Raises BackendError as CudaBackend does."""
-    with _told():
+    with told():
         return int(_open_card(index).free_bytes)
-
-
-class CudaPools(Pools):
-    """States in device memory."""
-
-    def __init__(self, specs: Mapping[str, TensorSpec], card: Any) -> None:
-        self.specs, self.states, self.card = {}, {}, card
-        self._scratch: dict[str, Any] = {}
-        self.add(specs)
-
-    def add(self, specs: Mapping[str, TensorSpec]) -> None:
-        """Memory for further states. Raises BackendError, before any is allocated, where the card
-        has too little."""
-        wanted = sum(s.nbytes for s in specs.values())
-        _require_free(self.card, wanted, "the session's memory", "a smaller context (-c)")
-        with _told():
-            self.states |= {n: _cuda.CardMemory(self.card, s.nbytes) for n, s in specs.items()}
-        self.specs |= specs
-
-    def array(self, name: str) -> np.ndarray:
-        """A copy of a state's storage: device memory cannot be written through an array."""
-        spec = self.specs[name]
-        return self.raw(name).view(spec.dtype.storage).reshape(spec.storage_shape)
-
-    def read(self, name: str, at: Index) -> np.ndarray:
-        """A copy, in host memory, of a part of a state."""
-        shape, spans = self._spans(name, at)
-        raw, done = np.empty(sum(n for _, n in spans), np.uint8), 0
-        with _told():
-            for start, n in spans:
-                self.states[name].read(start, raw[done : done + n])
-                done += n
-        return raw.view(self.specs[name].dtype.storage).reshape(shape)
-
-    def write(self, name: str, at: Index, values: np.ndarray | int) -> None:
-        """Set a part of a state."""
-        shape, spans = self._spans(name, at)
-        with _told():
-            if isinstance(values, int) and values == 0:
-                for start, n in spans:
-                    self.states[name].fill(start, n, 0)
-                return
-            kind = self.specs[name].dtype.storage
-            whole = np.ascontiguousarray(np.broadcast_to(np.asarray(values, kind), shape))
-            raw, done = whole.reshape(-1).view(np.uint8), 0
-            for start, n in spans:
-                self.states[name].write(start, raw[done : done + n])
-                done += n
-
-    def copy(self, name: str, src: Index, dst: Index) -> None:
-        """Copy one part of a state over another; nothing passes through the host."""
-        (shape, sources), (into, targets) = self._spans(name, src), self._spans(name, dst)
-        if shape != into or [n for _, n in sources] != [n for _, n in targets]:
-            raise BackendError(f"state {name!r}: a part of {shape} cannot be copied to {into}")
-        memory = self.states[name]
-        with _told():
-            for (start, n), (target, _) in zip(sources, targets, strict=True):
-                memory.copy(target, memory, start, n)
-
-    def raw(self, name: str) -> np.ndarray:
-        """A copy of a state's bytes."""
-        return _bytes_of(self.states[name])
-
-    def load(self, name: str, raw: np.ndarray) -> None:
-        """Set all bytes of a state."""
-        with _told():
-            self.states[name].write(0, np.ascontiguousarray(raw))
-
-    def scratch(self, size: int, part: str = "arena") -> Any:
-        """Device memory of at least size bytes that any one run may use."""
-        size = max(size, _ALIGN)
-        with _told():
-            if part not in self._scratch or self._scratch[part].size < size:
-                self._scratch[part] = _cuda.CardMemory(self.card, size)
-            found = self._scratch[part]
-            if self.fill is not None:
-                found.fill(0, found.size, self.fill)
-        return found
-
-    def scratch_bytes(self, part: str = "arena") -> np.ndarray:
-        """A copy of what scratch holds now."""
-        return _bytes_of(self._scratch[part])
-
-    def _spans(self, name: str, at: Index) -> tuple[tuple[int, ...], list[tuple[int, int]]]:
-        """The shape of a part of a state's storage, and (start, bytes) of its adjacent pieces."""
-        spec = self.specs[name]
-        axes = len(at) if isinstance(at, tuple) else 1
-        lead, rest = spec.storage_shape[:axes], spec.storage_shape[axes:]
-        item = math.prod(rest) * spec.dtype.storage.itemsize
-        places = np.arange(math.prod(lead), dtype=np.int64).reshape(lead)[at]
-        flat = places.reshape(-1)
-        cuts = np.flatnonzero(np.diff(flat) != 1) + 1
-        pieces = np.split(flat, cuts) if flat.size else []
-        return (*places.shape, *rest), [(int(p[0]) * item, p.size * item) for p in pieces]
-
-
-def _bytes_of(memory: Any) -> np.ndarray:
-    raw = np.empty(memory.size, np.uint8)
-    with _told():
-        memory.read(0, raw)
-    return raw
-
-
-def _require_free(card: Any, wanted: int, what: str, remedy: str) -> None:
-    """Raise BackendError, before anything is allocated, for more than the card has free."""
-    with _told():
-        free = card.free_bytes
-    if wanted > free:
-        raise BackendError(
-            f"cuda: {what} needs {wanted / 2**20:.0f} MiB, and device {card.index} has "
-            f"{free / 2**20:.0f} MiB free; use {remedy}"
-        )
-
-
-class CudaWeights(NativeWeights):
-    """Weights in device memory, each copied there once, when a plan first needs it."""
-
-    def __init__(
-        self,
-        tensors: Mapping[str, HostTensor],
-        card: Any,
-        progress: Callable[[int], None] | None = None,
-    ) -> None:
-        super().__init__(tensors, progress)
-        self.card = card
-        self._there: dict[tuple[str, int], Any] = {}
-
-    def buffer(self, name: str, layout: int) -> Any:
-        """The device memory of a weight in a layout."""
-        key = (name, layout)
-        if key not in self._there:
-            tensor = self.tensors[name]
-            raw = tensor.raw if layout == PLAIN else packed(_cuda, tensor, layout)
-            with _told():
-                memory = _cuda.CardMemory(self.card, raw.nbytes)
-                memory.write(0, raw)
-                memory.constant = True
-            self._there[key] = memory
-            self.moved(tensor.spec.nbytes)
-        return self._there[key]
 
 
 class CudaPlan(NativePlan):
@@ -266,13 +120,42 @@ class CudaPlan(NativePlan):
         """Where a constant's data are: the given weights, or the graph itself."""
         return weights if name in weights.tensors else self._constants
 
-    def bind(self, weights: CudaWeights, pools: Pools) -> BoundCuda:
-        """Attach weights and pools, and record the CUDA graph of a run. Raises GraphError for
-        weights that do not fit and for pools that are not the backend's own."""
+    def bind(
+        self,
+        weights: CudaWeights,
+        pools: Pools,
+        arrays: Mapping[str, Any] | None = None,
+        results: Mapping[str, Any] | None = None,
+        host_outputs: bool = True,
+    ) -> BoundCuda:
+        """Attach weights and pools, and record the CUDA graph of a run.
+
+        arrays: inputs by name that are arrays on the card already, of any library that has
+        __dlpack__ or __cuda_array_interface__; runs read them in place, and nothing is uploaded for
+        them. results: arrays that a run copies outputs to, on the card, at its end. Both are kept.
+        host_outputs: whether runs bring outputs to the host; without, `device` has them.
+        Raises GraphError for weights that do not fit and for pools that are not the backend's own,
+        BackendError for arrays elsewhere or of another shape, type or layout."""
         require_weights(self, weights.tensors)
-        if not isinstance(pools, CudaPools):
+        if not isinstance(pools, CudaPools) or pools.card is not self.backend.card:
             raise GraphError("a plan on cuda is bound to pools that its backend's `pools` makes")
-        return BoundCuda(self, weights, pools)
+        given = self._borrowed(arrays or {}, "input", self.inputs)
+        outputs = {k: v.spec for k, v in self.graph.outputs.items()}
+        targets = self._borrowed(results or {}, "output", outputs)
+        return BoundCuda(self, weights, pools, given, targets, host_outputs)
+
+    def _borrowed(
+        self, arrays: Mapping[str, Any], kind: str, specs: Mapping[str, TensorSpec]
+    ) -> dict[str, Region]:
+        """Foreign arrays as regions of the card's memory."""
+        unknown = sorted(set(arrays) - set(specs))
+        if unknown:
+            raise BackendError(
+                f"cuda: {kind}s of the plan are {sorted(specs)}, got arrays for {unknown}"
+            )
+        card = self.backend.card
+        with told():
+            return {k: borrowed(card, f"{kind} {k!r}", v, specs[k]) for k, v in arrays.items()}
 
     def own_weights(self) -> CudaWeights:
         """The constants given while building."""
@@ -283,82 +166,96 @@ class CudaPlan(NativePlan):
         return self.backend.pools(self.states)
 
 
-class _Lanes:
-    """Values that go between host and device in every run: one piece of pinned memory."""
-
-    def __init__(self, specs: Mapping[str, TensorSpec]) -> None:
-        self.offsets: dict[str, int] = {}
-        size = 0
-        for name, spec in specs.items():
-            self.offsets[name] = size
-            size += -(-spec.span // _ALIGN) * _ALIGN
-        self.size = size
-        with _told():
-            self.pinned = _cuda.PinnedMemory(size)
-        raw = np.frombuffer(memoryview(self.pinned), np.uint8) if size else np.empty(0, np.uint8)
-        self.arrays = {n: _shaped(raw, self.offsets[n], spec) for n, spec in specs.items()}
-
-
-def _shaped(raw: np.ndarray, at: int, spec: TensorSpec) -> np.ndarray:
-    kind = spec.dtype.storage
-    if spec.size == 0:
-        return np.empty(spec.storage_shape, kind)
-    return np.ndarray(spec.storage_shape, kind, raw.data, at, spec.storage_strides)
-
-
 class BoundCuda(BoundPlan):
     """A native plan with its device memory. Inputs and outputs are pinned host memory that the run
-    copies from and to; outputs that are states are fetched when they are asked for."""
+    copies from and to; outputs that are states are fetched when they are asked for.
 
-    def __init__(self, plan: CudaPlan, weights: CudaWeights, pools: CudaPools) -> None:
+    given: inputs that are read where they lie; targets: where outputs are copied to."""
+
+    def __init__(
+        self,
+        plan: CudaPlan,
+        weights: CudaWeights,
+        pools: CudaPools,
+        given: Mapping[str, Region],
+        targets: Mapping[str, Region],
+        host_outputs: bool,
+    ) -> None:
         self.plan, self.pools = plan, pools
         card = plan.backend.card
-        lanes = _Lanes(plan.inputs)
+        lanes = Lanes({n: s for n, s in plan.inputs.items() if n not in given})
         self.inputs = lanes.arrays
-        with _told():
-            memory = _cuda.CardMemory(card, max(lanes.size, _ALIGN))
+        with told():
+            memory = _cuda.CardMemory(card, max(lanes.size, ALIGN))
+        own = {n: (memory, at, plan.inputs[n].span) for n, at in lanes.offsets.items()}
+        self._input_regions = own | dict(given)
         arena = pools.scratch(plan.memory.arena_bytes)
         workspace = pools.scratch(plan.native.workspace_bytes, "workspace")
-        find: dict[str, Callable[[str, int], tuple[Any, int, int]]] = {
+        find: dict[str, Callable[[str, int], Region]] = {
             "arena": lambda name, layout: (arena, 0, arena.size),
-            "input": lambda name, layout: (memory, lanes.offsets[name], plan.inputs[name].span),
+            "input": lambda name, layout: self._input_regions[name],
             "constant": lambda name, layout: _whole(
                 plan.source(weights, name).buffer(name, layout)
             ),
             "state": lambda name, layout: _whole(pools.states[name]),
         }
-        regions = [find[kind](name, layout) for kind, name, layout in plan.buffers]
+        self._regions = [find[kind](name, layout) for kind, name, layout in plan.buffers]
         uploads = [(lanes.pinned, 0, memory, 0, lanes.size)] if lanes.size else []
-        downloads = self._downloads(regions)
-        with _told():
+        downloads = self._downloads(host_outputs)
+        copies = [
+            (into, at, *self._place(name)[:2], size)
+            for name, (into, at, size) in targets.items()
+            if size
+        ]
+        with told():
             self.native = plan.native.bind(
                 card,
-                regions,
+                self._regions,
                 _whole(workspace),
                 uploads,
                 downloads,
+                copies,
                 plan.backend.graphs,
                 plan.backend.overlap,
             )
 
-    def _downloads(self, regions: list[tuple[Any, int, int]]) -> list[tuple[Any, ...]]:
+    def _place(self, name: str) -> Region:
+        """Where an output lies when a run has ended."""
+        value = self.plan.graph.outputs[name]
+        place = self.plan.memory.places[value]
+        memory, offset, _ = self._regions[self.plan.buffers[(place.kind, place.name, PLAIN)]]
+        return memory, offset + place.offset, value.spec.span
+
+    def _downloads(self, wanted: bool) -> list[tuple[Any, ...]]:
         """Where results go; notes those that are states."""
         places = self.plan.memory.places
-        results = self.plan.graph.outputs
+        results = self.plan.graph.outputs if wanted else {}
         self._states: dict[str, Value] = {
             k: v for k, v in results.items() if places[v].kind == "state"
         }
-        computed = {k: v for k, v in results.items() if k not in self._states}
-        lanes = _Lanes({k: v.spec for k, v in computed.items()})
-        found = []
-        for name, value in computed.items():
-            place = places[value]
-            memory, offset, _ = regions[self.plan.buffers[(place.kind, place.name, PLAIN)]]
-            if value.spec.size:
-                at = offset + place.offset
-                found.append((lanes.pinned, lanes.offsets[name], memory, at, value.spec.span))
-        self._results = {k: lanes.arrays[k] for k in results if k in lanes.arrays}
-        return found
+        lanes = Lanes({k: v.spec for k, v in results.items() if k not in self._states})
+        self._results = lanes.arrays
+        return [
+            (lanes.pinned, at, *self._place(name))
+            for name, at in lanes.offsets.items()
+            if results[name].spec.size
+        ]
+
+    def device(self, name: str) -> DeviceTensor:
+        """An output, or else an input, in device memory, to be shared with other libraries.
+
+        An output holds until the next run of a plan on the same pools. An input that was not given
+        as an array is overwritten by each run, from `inputs`. Raises BackendError for an unknown
+        name."""
+        outputs = self.plan.graph.outputs
+        if name in outputs:
+            memory, offset, _ = self._place(name)
+            return DeviceTensor(memory, offset, outputs[name].spec)
+        if name not in self._input_regions:
+            known = sorted({*outputs, *self._input_regions})
+            raise BackendError(f"cuda: the plan's inputs and outputs are {known}, got {name!r}")
+        memory, offset, _ = self._input_regions[name]
+        return DeviceTensor(memory, offset, self.plan.inputs[name])
 
     @property
     def outputs(self) -> dict[str, np.ndarray]:  # type: ignore[override]
@@ -372,35 +269,42 @@ class BoundCuda(BoundPlan):
 
     def _fetched(self, value: Value) -> np.ndarray:
         place = self.plan.memory.places[value]
-        return _shaped(self.pools.raw(place.name), place.offset, value.spec)
+        return shaped(self.pools.raw(place.name), place.offset, value.spec)
 
-    def start(self) -> None:
-        """Put a run on the device's stream and return."""
-        with _told():
-            self.native.start()
+    def start(self, stream: Any = None) -> None:
+        """Put a run on a stream and return: the device's own, or one that the caller has (its
+        handle, or a stream of torch or cupy). The caller's waits for what riverrun has on the
+        device, and what riverrun puts there later waits for the run."""
+        handle = None if stream is None else stream_handle(stream)
+        with told():
+            self.native.start(handle)
 
     def finish(self) -> None:
         """Wait for what was started. Raises BackendError when the data of a run were bad."""
-        with _told():
+        with told():
             failed = self.native.finish()
         if failed:
             raise BackendError(failed)
 
-    def run(self, rows: int | None = None) -> None:
-        """Run once: copies in, kernels, copies out. Padding rows are computed like others."""
-        self.start()
-        self.finish()
+    def run(self, rows: int | None = None, stream: Any = None) -> None:
+        """Run once: copies in, kernels, copies out. Padding rows are computed like others.
+
+        On a stream of the caller's it only starts: what comes later on that stream sees the
+        results, `finish` waits for them, and faults are told there."""
+        self.start(stream)
+        if stream is None:
+            self.finish()
 
     def profile(self, rows: int | None = None) -> list[tuple[str, int]]:
         """Run once, kernel by kernel; (op and name, nanoseconds) of every node."""
-        with _told():
+        with told():
             failed, times = self.native.profile()
         if failed:
             raise BackendError(failed)
         return list(zip(self.plan.labels, times, strict=True))
 
 
-def _whole(memory: Any) -> tuple[Any, int, int]:
+def _whole(memory: Any) -> Region:
     return memory, 0, memory.size
 
 
@@ -440,9 +344,30 @@ class CudaBackend(NativeBackend):
         """Weights are copied when the first plan that reads them is bound. Raises BackendError
         for more than the card has room for."""
         wanted = sum(t.spec.nbytes for t in weights.values())
-        _require_free(self.card, wanted, "the model", "fewer layers on it (--gpu-layers)")
+        require_free(self.card, wanted, "the model", "fewer layers on it (--gpu-layers)")
         return CudaWeights(weights, self.card, progress)
 
     def pools(self, states: Mapping[str, TensorSpec]) -> CudaPools:
         """Device memory for these states. Raises BackendError where it does not fit."""
         return CudaPools(states, self.card)
+
+    def copy_rate(self) -> float:
+        """Bytes a second that copies within the card's memory move, read and written."""
+        with told():
+            size = min(1 << 30, self.card.free_bytes // 4)
+            source, target = (_cuda.CardMemory(self.card, size) for _ in range(2))
+            seconds = math.inf
+            for _ in range(5):
+                self.card.synchronize()
+                began = time.perf_counter()
+                target.copy(0, source, 0, size)
+                self.card.synchronize()
+                seconds = min(seconds, time.perf_counter() - began)
+        return 2 * size / seconds
+
+    def empty(self, shape: tuple[int, ...], dtype: DType | str = f32) -> DeviceTensor:
+        """Memory of the card's own for a tensor, zero when made: for the `arrays` and `results` of
+        plans, and for other libraries to fill. Raises BackendError where it does not fit."""
+        spec = TensorSpec(tuple(shape), to_dtype(dtype))
+        with told():
+            return DeviceTensor(_cuda.CardMemory(self.card, max(spec.nbytes, ALIGN)), 0, spec)

@@ -47,7 +47,8 @@ class OpTime:
 
 def measure_ceilings(backend: Backend) -> Ceilings:
     """Measured now, with the backend's threads."""
-    return Ceilings(copy_bandwidth(backend.threads or 1), backend.fma_rate())
+    copy = backend.copy_rate() or copy_bandwidth(backend.threads or 1)
+    return Ceilings(copy, backend.fma_rate())
 
 
 def time_case(backend: Backend, case: BoundCase, kind: str = "step") -> OpTime:

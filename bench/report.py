@@ -29,9 +29,9 @@ def run_report(
     """Measure all tests, each right before the peer's same test.
 
     Rows of "results" are those of `Bench.measure`; with a peer each has the peer's row under
-    "peer" and "ratio", our rate over the peer's. "memory": the read bandwidth of all threads, and
-    what decoding reads and reaches of it. Raises RequestError for a context that is too small,
-    BackendError for a peer that does not run."""
+    "peer" and "ratio", our rate over the peer's. "memory": the read bandwidth of all threads, or
+    what copies on a card move, and what decoding reads and reaches of it. Raises RequestError for
+    a context that is too small, BackendError for a peer that does not run."""
     context = n_ctx or max(test.context for test in tests)
     threads = model.backend.threads or 1
     opened = Peer(model.source.path, context, threads) if with_peer else nullcontext()
@@ -50,16 +50,18 @@ def run_report(
         "device": model.device,
         "threads": threads,
         "isa": instruction_sets()[-1] if model.device == "cpu" else None,
+        "on_host": model.backend.on_host,
         "n_ctx": context,
         "repetitions": repetitions,
         "peer": NAME if with_peer else None,
         "results": results,
-        "memory": _memory(bench.weight_bytes(), threads, results),
+        "memory": _memory(
+            bench.weight_bytes(), model.backend.copy_rate() or read_bandwidth(threads), results
+        ),
     }
 
 
-def _memory(weight_bytes: int, threads: int, results: list[dict[str, Any]]) -> dict[str, Any]:
-    limit = read_bandwidth(threads)
+def _memory(weight_bytes: int, limit: float, results: list[dict[str, Any]]) -> dict[str, Any]:
     memory: dict[str, Any] = {"read_gb_s": limit / 1e9, "weight_bytes_per_token": weight_bytes}
     for row in results:
         if row["test"] == "decode":
@@ -80,7 +82,8 @@ def print_report(report: Report, console: Console) -> None:
     )
     console.print(_table(report))
     memory = report["memory"]
-    lines = [f"memory read {memory['read_gb_s']:.1f} GB/s with these threads"]
+    how = "read with these threads" if report["on_host"] else "moved by copies on the card"
+    lines = [f"memory: {memory['read_gb_s']:.1f} GB/s {how}"]
     if "decode_gb_s" in memory:
         lines.append(
             f"decoding reads {memory['weight_bytes_per_token'] / 1e6:.1f} MB of weights a token: "

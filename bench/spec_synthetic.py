@@ -12,8 +12,8 @@ import numpy as np
 
 from ..engine import Model
 from ..engine.chooser import Chooser
-from ..engine.random import uniform
 from ..graph.errors import RequestError
+from ..graph.random import uniform
 from ..speculative import Ask, Draft, Drafter, Setup, Speculation
 from ..speculative.chain import ChainDrafter
 

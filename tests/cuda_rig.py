@@ -1,5 +1,7 @@
-"""What tests of the CUDA backend share. They run on a card, or with kernels that are emulated on the
-processor, where what takes long is marked `full`; without either they skip."""
+"""What tests of the CUDA backend share.
+
+They run on a card, or with kernels that are emulated on the processor, where what takes long is
+marked `full`. Without either they skip."""
 
 from __future__ import annotations
 

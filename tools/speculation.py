@@ -138,18 +138,20 @@ class Asked:
         return self._speculation(load_model(path, device, threads) if path else None)
 
     def session_options(self) -> dict[str, Any]:
-        """What a session needs for it."""
-        most = self._speculation(None).longest if self.kinds else 0
-        return {
-            "rollback": self.rollback,
-            "n_rs_seq": most if self.n_rs_seq is None else self.n_rs_seq,
-        }
+        """What a session needs for it. Without drafts and without a number of tokens to go back
+        by, the model's backend decides that number."""
+        options: dict[str, Any] = {"rollback": self.rollback}
+        if self.n_rs_seq is not None:
+            options["n_rs_seq"] = self.n_rs_seq
+        elif self.kinds:
+            options["n_rs_seq"] = self._speculation(None).longest
+        return options
 
     def offload(self, layers: int | str | None, ctx: int | None) -> Offload:
         """Which layers go to cards, with room for rollback and for a draft model beside them."""
         from ..engine.offload import Offload
 
-        plain = Offload(layers, ctx, self.session_options()["n_rs_seq"])
+        plain = Offload(layers, ctx, self.session_options().get("n_rs_seq", 0))
         if "draft" not in self.kinds or self.draft_model is None or layers != "auto":
             return plain
         draft = self.draft_model.stat().st_size if self.draft_model.exists() else 0

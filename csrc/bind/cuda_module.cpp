@@ -1,6 +1,9 @@
 // The Python module `riverrun._cuda`: cards and their memory, plans bound to it.
 
+#include <optional>
+
 #include "convert.hpp"
+#include "dlpack.hpp"
 #include "executor.hpp"
 
 using namespace riverrun;
@@ -60,14 +63,44 @@ std::vector<Transfer> to_transfers(const py::list& items) {
   return out;
 }
 
+// (memory, offset, source, its offset, size)
+std::vector<DeviceCopy> to_copies(const py::list& items) {
+  std::vector<DeviceCopy> out;
+  for (const auto& item : items) {
+    const auto parts = item.cast<py::tuple>();
+    out.push_back({to_region(py::make_tuple(parts[0], parts[1], parts[4])),
+                   to_region(py::make_tuple(parts[2], parts[3], parts[4]))});
+  }
+  return out;
+}
+
+// A stream as DLPack and __cuda_array_interface__ number them: 1 is the default one, 2 the thread's
+// own, which are the handles that CUDA knows these by. The emulator has but the default one.
+cudaStream_t to_stream(uintptr_t handle) {
+  return handle <= (kEmulated ? 2 : 1) ? nullptr : reinterpret_cast<cudaStream_t>(handle);
+}
+
+// The owner is let go under Python's lock, which whoever frees memory last may lack.
+MemoryPtr borrow(CardPtr card, uintptr_t address, int64_t size, const py::object& owner) {
+  const auto release = [](void* object) {
+    if (!Py_IsInitialized()) return;
+    const py::gil_scoped_acquire lock;
+    Py_DECREF(static_cast<PyObject*>(object));
+  };
+  const std::shared_ptr<void> kept(owner.inc_ref().ptr(), release);
+  return std::make_shared<CardMemory>(std::move(card), reinterpret_cast<void*>(address), size,
+                                      kept);
+}
+
 std::shared_ptr<BoundCuda> bind(std::shared_ptr<Plan> plan, CardPtr card, const py::list& buffers,
                                 const py::tuple& workspace, const py::list& uploads,
-                                const py::list& downloads, bool record, bool overlap) {
+                                const py::list& downloads, const py::list& copies, bool record,
+                                bool overlap) {
   std::vector<Region> regions;
   for (const auto& item : buffers) regions.push_back(to_region(item));
   return std::make_shared<BoundCuda>(std::move(plan), std::move(card), std::move(regions),
                                      to_region(workspace), to_transfers(uploads),
-                                     to_transfers(downloads), record, overlap);
+                                     to_transfers(downloads), to_copies(copies), record, overlap);
 }
 
 void read(const CardMemory& memory, int64_t at, const py::buffer& to) {
@@ -89,7 +122,18 @@ void bind_memory(py::module_& m) {
       .def_property_readonly("free_bytes", &Card::free_bytes)
       .def_property_readonly(
           "stream", [](const Card& card) { return reinterpret_cast<uintptr_t>(card.stream()); })
-      .def("synchronize", &Card::synchronize, py::call_guard<py::gil_scoped_release>());
+      .def("synchronize", &Card::synchronize, py::call_guard<py::gil_scoped_release>())
+      .def(
+          "follow", [](const Card& card, uintptr_t other) { card.follow(to_stream(other)); },
+          py::arg("stream"))
+      .def(
+          "precede", [](const Card& card, uintptr_t other) { card.precede(to_stream(other)); },
+          py::arg("stream"))
+      .def("borrow", &borrow, py::arg("address"), py::arg("size"), py::arg("owner"))
+      .def_static(
+          "of", [](uintptr_t address) { return card_of(reinterpret_cast<void*>(address)); },
+          py::arg("address"))
+      .def_static("received", &dlpack::Received::from, py::arg("capsule"));
   py::class_<PinnedMemory, std::shared_ptr<PinnedMemory>>(m, "PinnedMemory", py::buffer_protocol(),
                                                           py::module_local())
       .def(py::init<int64_t>())
@@ -100,6 +144,9 @@ void bind_memory(py::module_& m) {
   py::class_<CardMemory, MemoryPtr>(m, "CardMemory", py::module_local())
       .def(py::init<CardPtr, int64_t>())
       .def_property_readonly("size", &CardMemory::size)
+      .def_property_readonly("card", &CardMemory::card)
+      .def("dlpack", &dlpack::exported, py::arg("at"), py::arg("code"), py::arg("bits"),
+           py::arg("shape"), py::arg("strides"))
       .def_property("constant", &CardMemory::constant, &CardMemory::set_constant)
       .def_property_readonly(
           "address",
@@ -116,6 +163,7 @@ void bind_memory(py::module_& m) {
 PYBIND11_MODULE(_cuda, m) {
   m.doc() = "CUDA kernels and the plan executor of riverrun.";
   bind_common(m);
+  dlpack::bind_received(m);
   bind_memory(m);
   py::register_local_exception<CudaError>(m, "CudaError", PyExc_RuntimeError);
   m.attr("emulated") = kEmulated;
@@ -132,10 +180,16 @@ PYBIND11_MODULE(_cuda, m) {
            py::arg("table"))
       .def_property_readonly("workspace_bytes", &Plan::workspace_bytes)
       .def("bind", &bind, py::arg("card"), py::arg("buffers"), py::arg("workspace"),
-           py::arg("uploads"), py::arg("downloads"), py::arg("record"), py::arg("overlap"));
+           py::arg("uploads"), py::arg("downloads"), py::arg("copies"), py::arg("record"),
+           py::arg("overlap"));
   py::class_<BoundCuda, std::shared_ptr<BoundCuda>>(m, "BoundPlan", py::module_local())
-      .def("start", &BoundCuda::start, py::call_guard<py::gil_scoped_release>(),
-           "Put a run on the card's stream.")
+      .def(
+          "start",
+          [](BoundCuda& plan, const std::optional<uintptr_t>& stream) {
+            py::gil_scoped_release release;
+            plan.start(stream ? to_stream(*stream) : plan.card().stream());
+          },
+          py::arg("stream") = py::none(), "Put a run on a stream, by default the card's.")
       .def("finish", &BoundCuda::finish, py::call_guard<py::gil_scoped_release>(),
            "Wait for the stream; an empty text or what was wrong with the data of a run.")
       .def("profile", [](BoundCuda& plan) {

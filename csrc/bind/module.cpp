@@ -19,10 +19,12 @@ py::list kernel_table() {
 
 std::shared_ptr<BoundPlan> bind(std::shared_ptr<Plan> plan, const py::list& buffers,
                                 const py::buffer& workspace) {
-  std::vector<std::pair<void*, int64_t>> memory;
-  for (const auto& item : buffers) memory.push_back(memory_of(item, false));
-  return std::make_shared<BoundPlan>(std::move(plan), std::move(memory),
-                                     memory_of(workspace, true));
+  std::vector<Buffer> memory;
+  for (const auto& item : buffers) {
+    const auto [data, size] = memory_of(item, false);
+    memory.push_back({static_cast<char*>(data), size});
+  }
+  return std::make_shared<BoundPlan>(std::move(plan), memory, memory_of(workspace, true));
 }
 
 }  // namespace

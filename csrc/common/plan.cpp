@@ -116,37 +116,44 @@ void Plan::need(const rr_tensor& tensor, const Location& at) {
   needed_[at.buffer] = std::max(needed_[at.buffer], at.offset + last + 1);
 }
 
-BoundPlan::BoundPlan(std::shared_ptr<const Plan> plan,
-                     std::vector<std::pair<void*, int64_t>> buffers,
-                     std::pair<void*, int64_t> workspace)
-    : plan_(std::move(plan)), workspace_(workspace) {
-  const auto& needed = plan_->needed();
-  if (buffers.size() != needed.size()) throw std::invalid_argument("one buffer each is needed");
-  for (size_t i = 0; i < needed.size(); ++i)
-    if (buffers[i].second < needed[i])
+std::vector<std::vector<rr_tensor>> Plan::placed(const std::vector<Buffer>& buffers,
+                                                 int64_t workspace_bytes) const {
+  if (buffers.size() != needed_.size()) throw std::invalid_argument("one buffer each is needed");
+  for (size_t i = 0; i < needed_.size(); ++i)
+    if (buffers[i].size < needed_[i])
       throw std::invalid_argument("buffer " + std::to_string(i) + " has " +
-                                  std::to_string(buffers[i].second) + " bytes, needs " +
-                                  std::to_string(needed[i]));
-  if (workspace.second < static_cast<int64_t>(plan_->workspace_bytes()))
+                                  std::to_string(buffers[i].size) + " bytes, needs " +
+                                  std::to_string(needed_[i]));
+  if (workspace_bytes < static_cast<int64_t>(workspace_bytes_))
     throw std::invalid_argument("workspace too small");
 
-  const auto& nodes = plan_->nodes();
-  tensors_.resize(nodes.size());
-  for (size_t n = 0; n < nodes.size(); ++n) {
-    const rr_node view = nodes[n].data->view();
-    auto& all = tensors_[n];
+  std::vector<std::vector<rr_tensor>> out(nodes_.size());
+  for (size_t n = 0; n < nodes_.size(); ++n) {
+    const rr_node view = nodes_[n].data->view();
+    auto& all = out[n];
     all.assign(view.inputs, view.inputs + view.n_inputs);
     all.insert(all.end(), view.outputs, view.outputs + view.n_outputs);
     for (uint32_t i = 0; i < all.size(); ++i) {
       const Location& at =
-          i < view.n_inputs ? nodes[n].inputs[i] : nodes[n].outputs[i - view.n_inputs];
-      all[i].data = at.buffer < 0 || all[i].dtype == RR_ABSENT
-                        ? nullptr
-                        : static_cast<char*>(buffers[at.buffer].first) + at.offset;
+          i < view.n_inputs ? nodes_[n].inputs[i] : nodes_[n].outputs[i - view.n_inputs];
+      if (at.buffer < 0 || all[i].dtype == RR_ABSENT) continue;
+      all[i].data = buffers[at.buffer].data + at.offset;
+      all[i].constant = buffers[at.buffer].constant;
     }
-    Step step{view, nodes[n].kernel, plan_->tasks(n), nodes[n].rowwise, true};
-    step.view.inputs = all.data();
-    step.view.outputs = all.data() + view.n_inputs;
+  }
+  return out;
+}
+
+BoundPlan::BoundPlan(std::shared_ptr<const Plan> plan, const std::vector<Buffer>& buffers,
+                     std::pair<void*, int64_t> workspace)
+    : plan_(std::move(plan)),
+      tensors_(plan_->placed(buffers, workspace.second)),
+      workspace_(workspace) {
+  const auto& nodes = plan_->nodes();
+  for (size_t n = 0; n < nodes.size(); ++n) {
+    Step step{nodes[n].data->view(), nodes[n].kernel, plan_->tasks(n), nodes[n].rowwise, true};
+    step.view.inputs = tensors_[n].data();
+    step.view.outputs = tensors_[n].data() + step.view.n_inputs;
     steps_.push_back(step);
   }
   // Two single-thread nodes in a row run on the same thread and need no meeting between them.

@@ -51,14 +51,24 @@ struct PlanNode {
   bool rowwise = false;  // axis 0 holds tokens, so that padding may be skipped
 };
 
+// Memory that a plan's values lie in. constant: its bytes never change.
+struct Buffer {
+  char* data;
+  int64_t size;
+  bool constant = false;
+};
+
 class Plan {
  public:
   Plan(std::vector<PlanNode> nodes, int32_t n_buffers, int max_threads);
   const std::vector<PlanNode>& nodes() const { return nodes_; }
   size_t workspace_bytes() const { return workspace_bytes_; }
-  // Bytes that each buffer must have at least.
-  const std::vector<int64_t>& needed() const { return needed_; }
   int32_t tasks(size_t node) const { return tasks_[node]; }
+  // For each node its inputs and then its outputs, in these buffers; absent ones have no data.
+  // Throws std::invalid_argument when there is not one buffer each, or one or the workspace is
+  // shorter than it must be.
+  std::vector<std::vector<rr_tensor>> placed(const std::vector<Buffer>& buffers,
+                                             int64_t workspace_bytes) const;
 
  private:
   void need(const rr_tensor& tensor, const Location& at);
@@ -71,8 +81,8 @@ class Plan {
 
 class BoundPlan {
  public:
-  // buffers: one (pointer, size) per plan buffer. Throws std::invalid_argument when one is short.
-  BoundPlan(std::shared_ptr<const Plan> plan, std::vector<std::pair<void*, int64_t>> buffers,
+  // buffers: one per plan buffer. Throws std::invalid_argument when one is short.
+  BoundPlan(std::shared_ptr<const Plan> plan, const std::vector<Buffer>& buffers,
             std::pair<void*, int64_t> workspace);
   // Runs all nodes; rows is the real extent of axis 0 of token tensors. Returns "" or what failed.
   // nanoseconds, when given, receives the time of each node.

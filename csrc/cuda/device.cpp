@@ -48,6 +48,17 @@ class Staging {
   cudaEvent_t events_[2];
 };
 
+// Work that is enqueued on `after` from now on waits for what is on `before`.
+void order(cudaStream_t before, cudaStream_t after) {
+  if (before == after) return;
+  cudaEvent_t event = nullptr;
+  must(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
+  cudaError_t status = cudaEventRecord(event, before);
+  if (status == cudaSuccess) status = cudaStreamWaitEvent(after, event, 0);
+  cudaEventDestroy(event);
+  must(status, "ordering two streams");
+}
+
 }  // namespace
 
 void must(cudaError_t status, const std::string& what) {
@@ -69,6 +80,15 @@ CardInfo card_info(int index) {
   cudaDeviceProp p;
   must(cudaGetDeviceProperties(&p, index), "asking for device " + std::to_string(index));
   return {p.name, p.major, p.minor, p.multiProcessorCount, static_cast<int64_t>(p.totalGlobalMem)};
+}
+
+int card_of(const void* address) {
+  cudaPointerAttributes found = {};
+  if (cudaPointerGetAttributes(&found, address) != cudaSuccess) {
+    cudaGetLastError();
+    return -1;
+  }
+  return found.type == cudaMemoryTypeDevice ? found.device : -1;
 }
 
 Card::Card(int index) : index_(index), info_(card_info(index)) {
@@ -103,6 +123,16 @@ void Card::synchronize() const {
   must(cudaStreamSynchronize(stream_), "waiting for device " + std::to_string(index_));
 }
 
+void Card::follow(cudaStream_t other) const {
+  use();
+  order(other, stream_);
+}
+
+void Card::precede(cudaStream_t other) const {
+  use();
+  order(stream_, other);
+}
+
 PinnedMemory::PinnedMemory(int64_t size) : size_(size) {
   if (size <= 0) return;
   must(cudaHostAlloc(reinterpret_cast<void**>(&data_), static_cast<size_t>(size),
@@ -130,12 +160,19 @@ CardMemory::CardMemory(std::shared_ptr<Card> card, int64_t size)
   fill(0, size, 0);
 }
 
+CardMemory::CardMemory(std::shared_ptr<Card> card, void* data, int64_t size,
+                       std::shared_ptr<void> owner)
+    : card_(std::move(card)),
+      data_(static_cast<char*>(data)),
+      size_(size),
+      owner_(std::move(owner)) {}
+
 CardMemory::~CardMemory() {
   if (!data_) return;
   // Whatever still uses the memory is on this stream.
   cudaSetDevice(card_->index());
   cudaStreamSynchronize(card_->stream());
-  cudaFree(data_);
+  if (!owner_) cudaFree(data_);
 }
 
 void CardMemory::check(int64_t at, int64_t size) const {

@@ -67,10 +67,15 @@ inline void launch_kernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, 
   cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
 }
 
-// Lets the next kernel on the stream begin once all blocks of this one have.
+// Blocks of a grid that leaves most of a large card idle.
+constexpr unsigned kFewBlocks = 128;
+
+// Lets the next kernel on the stream begin once all blocks of this one have: at once where they are
+// few. Where they are many that one's blocks would take what room they find, unevenly.
 __device__ inline void release_grid() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  if (gridDim.x * gridDim.y * gridDim.z <= kFewBlocks)
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 

@@ -1,4 +1,5 @@
-// A card, its memory, and pinned host memory. Everything on one card is ordered by one stream.
+// A card, its memory, and pinned host memory. Everything on one card is ordered by one stream, and
+// so is what other libraries do on streams of theirs once `follow` and `precede` were called.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -29,6 +30,8 @@ struct CardInfo {
 // Number of cards; throws CudaError where there is no driver or no card.
 int card_count();
 CardInfo card_info(int index);
+// The card that an address is memory of; -1 where it is none's.
+int card_of(const void* address);
 
 class Card {
  public:
@@ -41,6 +44,10 @@ class Card {
   void use() const;
   int64_t free_bytes() const;
   void synchronize() const;
+  // What comes on the card's stream waits for what is on another stream of the card now; and the
+  // other way round. Neither waits on the host.
+  void follow(cudaStream_t other) const;
+  void precede(cudaStream_t other) const;
 
   int index() const { return index_; }
   cudaStream_t stream() const { return stream_; }
@@ -76,6 +83,8 @@ class PinnedMemory {
 class CardMemory {
  public:
   CardMemory(std::shared_ptr<Card> card, int64_t size);
+  // Memory that somebody else allocated on the card, and that owner keeps.
+  CardMemory(std::shared_ptr<Card> card, void* data, int64_t size, std::shared_ptr<void> owner);
   ~CardMemory();
   CardMemory(const CardMemory&) = delete;
   CardMemory& operator=(const CardMemory&) = delete;
@@ -101,6 +110,7 @@ class CardMemory {
   const std::shared_ptr<Card> card_;
   char* data_ = nullptr;
   const int64_t size_;
+  const std::shared_ptr<void> owner_;
   bool constant_ = false;
 };
 

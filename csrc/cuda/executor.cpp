@@ -23,40 +23,24 @@ int64_t span_bytes(const rr_tensor& t) {
 
 BoundCuda::BoundCuda(std::shared_ptr<const Plan> plan, std::shared_ptr<Card> card,
                      std::vector<Region> regions, Region workspace, std::vector<Transfer> uploads,
-                     std::vector<Transfer> downloads, bool recorded, bool overlap)
+                     std::vector<Transfer> downloads, std::vector<DeviceCopy> copies, bool recorded,
+                     bool overlap)
     : plan_(std::move(plan)),
       card_(std::move(card)),
       regions_(std::move(regions)),
       workspace_(std::move(workspace)),
       uploads_(std::move(uploads)),
       downloads_(std::move(downloads)),
+      copies_(std::move(copies)),
       overlap_(overlap && card_->overlaps()) {
-  const auto& needed = plan_->needed();
-  if (regions_.size() != needed.size()) throw std::invalid_argument("one buffer each is needed");
-  for (size_t i = 0; i < needed.size(); ++i)
-    if (regions_[i].size < needed[i])
-      throw std::invalid_argument("buffer " + std::to_string(i) + " has " +
-                                  std::to_string(regions_[i].size) + " bytes, needs " +
-                                  std::to_string(needed[i]));
-  if (workspace_.size < static_cast<int64_t>(plan_->workspace_bytes()))
-    throw std::invalid_argument("workspace too small");
-
+  std::vector<Buffer> buffers;
+  for (const Region& r : regions_) buffers.push_back({r.data(), r.size, r.memory->constant()});
+  tensors_ = plan_->placed(buffers, workspace_.size);
   const auto& nodes = plan_->nodes();
-  tensors_.resize(nodes.size());
   for (size_t n = 0; n < nodes.size(); ++n) {
     rr_node view = nodes[n].data->view();
-    auto& all = tensors_[n];
-    all.assign(view.inputs, view.inputs + view.n_inputs);
-    all.insert(all.end(), view.outputs, view.outputs + view.n_outputs);
-    for (uint32_t i = 0; i < all.size(); ++i) {
-      const Location& at =
-          i < view.n_inputs ? nodes[n].inputs[i] : nodes[n].outputs[i - view.n_inputs];
-      const bool absent = at.buffer < 0 || all[i].dtype == RR_ABSENT;
-      all[i].data = absent ? nullptr : regions_[at.buffer].data() + at.offset;
-      all[i].constant = !absent && regions_[at.buffer].memory->constant();
-    }
-    view.inputs = all.data();
-    view.outputs = all.data() + view.n_inputs;
+    view.inputs = tensors_[n].data();
+    view.outputs = tensors_[n].data() + view.n_inputs;
     views_.push_back(view);
   }
   card_->use();
@@ -77,7 +61,7 @@ void BoundCuda::record() {
   cudaGraph_t graph = nullptr;
   must(cudaStreamBeginCapture(card_->stream(), cudaStreamCaptureModeRelaxed), "recording a graph");
   try {
-    enqueue();
+    enqueue(card_->stream());
   } catch (...) {
     cudaStreamEndCapture(card_->stream(), &graph);
     if (graph) cudaGraphDestroy(graph);
@@ -94,11 +78,11 @@ void BoundCuda::fail(const rr_exec* exec, const char* message) {
   *static_cast<Exec*>(static_cast<CudaExec*>(exec->impl))->failed = message;
 }
 
-void BoundCuda::launch(size_t n) {
+void BoundCuda::launch(size_t n, cudaStream_t on) {
   std::string failed;
   Exec own;
-  static_cast<CudaExec&>(own) = {card_->stream(),          card_->fault(), static_cast<int>(n),
-                                 card_->multiprocessors(), &prepared_,     overlap_};
+  static_cast<CudaExec&>(own) = {
+      on, card_->fault(), static_cast<int>(n), card_->multiprocessors(), &prepared_, overlap_};
   own.failed = &failed;
   const rr_exec exec{sizeof(rr_exec),
                      0,
@@ -131,8 +115,7 @@ void BoundCuda::forget(size_t n) {
   }
 }
 
-void BoundCuda::enqueue(std::vector<cudaEvent_t>* marks) {
-  const cudaStream_t stream = card_->stream();
+void BoundCuda::enqueue(cudaStream_t stream, std::vector<cudaEvent_t>* marks) {
   prepared_.form = 0;
   for (const Transfer& t : uploads_)
     must(cudaMemcpyAsync(t.region.data(), t.host->data() + t.host_offset, t.region.size,
@@ -140,22 +123,27 @@ void BoundCuda::enqueue(std::vector<cudaEvent_t>* marks) {
          "copying to the card");
   if (marks) must(cudaEventRecord((*marks)[0], stream), "recording an event");
   for (size_t n = 0; n < views_.size(); ++n) {
-    launch(n);
+    launch(n, stream);
     if (marks) must(cudaEventRecord((*marks)[n + 1], stream), "recording an event");
   }
+  for (const DeviceCopy& c : copies_)
+    must(cudaMemcpyAsync(c.to.data(), c.from.data(), c.to.size, cudaMemcpyDeviceToDevice, stream),
+         "copying on the card");
   for (const Transfer& t : downloads_)
     must(cudaMemcpyAsync(t.host->data() + t.host_offset, t.region.data(), t.region.size,
                          cudaMemcpyDeviceToHost, stream),
          "copying from the card");
 }
 
-void BoundCuda::start() {
-  card_->use();
+void BoundCuda::start(cudaStream_t on) {
+  card_->precede(on);
   if (graph_)
-    must(cudaGraphLaunch(graph_, card_->stream()), "starting a graph");
+    must(cudaGraphLaunch(graph_, on), "starting a graph");
   else
-    enqueue();
-  must(cudaEventRecord(done_, card_->stream()), "recording an event");
+    enqueue(on);
+  must(cudaEventRecord(done_, on), "recording an event");
+  if (on != card_->stream())
+    must(cudaStreamWaitEvent(card_->stream(), done_, 0), "ordering two streams");
 }
 
 std::string BoundCuda::finish() {
@@ -176,7 +164,7 @@ std::string BoundCuda::profile(std::vector<int64_t>& nanoseconds) {
   card_->use();
   std::vector<cudaEvent_t> marks(views_.size() + 1);
   for (cudaEvent_t& mark : marks) must(cudaEventCreate(&mark), "making an event");
-  enqueue(&marks);
+  enqueue(card_->stream(), &marks);
   must(cudaEventRecord(done_, card_->stream()), "recording an event");
   const std::string failed = finish();
   nanoseconds.assign(views_.size(), 0);

@@ -26,6 +26,11 @@ struct Transfer {
   Region region;
 };
 
+// Results that go to memory of the caller's when the kernels have run; sizes are the same.
+struct DeviceCopy {
+  Region to, from;
+};
+
 class BoundCuda {
  public:
   // regions: one per plan buffer. record: as a CUDA graph; overlap: kernels begin while those
@@ -33,25 +38,29 @@ class BoundCuda {
   // when a kernel cannot be launched.
   BoundCuda(std::shared_ptr<const Plan> plan, std::shared_ptr<Card> card,
             std::vector<Region> regions, Region workspace, std::vector<Transfer> uploads,
-            std::vector<Transfer> downloads, bool record, bool overlap);
+            std::vector<Transfer> downloads, std::vector<DeviceCopy> copies, bool record,
+            bool overlap);
   ~BoundCuda();
   BoundCuda(const BoundCuda&) = delete;
   BoundCuda& operator=(const BoundCuda&) = delete;
 
-  // Puts a run on the card's stream.
-  void start();
+  // Puts a run on a stream of the card. Another one than the card's waits for what is on the card's
+  // now, and what comes there later waits for the run.
+  void start(cudaStream_t on);
   // Waits for the last run that was started. Returns "" or what was wrong with the data of a run.
   std::string finish();
   // One run with the time of each node.
   std::string profile(std::vector<int64_t>& nanoseconds);
+
+  const Card& card() const { return *card_; }
 
  private:
   struct Exec : CudaExec {
     std::string* failed;
   };
   static void fail(const rr_exec* exec, const char* message);
-  void enqueue(std::vector<cudaEvent_t>* marks = nullptr);
-  void launch(size_t node);
+  void enqueue(cudaStream_t on, std::vector<cudaEvent_t>* marks = nullptr);
+  void launch(size_t node, cudaStream_t on);
   void forget(size_t node);
   void record();
 
@@ -60,6 +69,7 @@ class BoundCuda {
   const std::vector<Region> regions_;
   const Region workspace_;
   const std::vector<Transfer> uploads_, downloads_;
+  const std::vector<DeviceCopy> copies_;
   const bool overlap_;
   Prepared prepared_ = {};
   std::vector<std::vector<rr_tensor>> tensors_;

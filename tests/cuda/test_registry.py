@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from cuda_rig import EMULATED, needs_cuda
-from riverrun.backends import cuda, devices, free_bytes, open_backend
+from riverrun.backends import cuda, cuda_memory, devices, free_bytes, open_backend
 from riverrun.graph.errors import BackendError
 
 SERVED = [
@@ -40,7 +40,8 @@ def test_cards_that_kernels_run_on(built_for: str, card: tuple[int, int], served
 @pytest.fixture
 def without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """A build of riverrun that has none."""
-    monkeypatch.setattr(cuda, "_cuda", None)
+    for module in (cuda, cuda_memory):
+        monkeypatch.setattr(module, "_cuda", None)
     missing = "cannot import name '_cuda' from 'riverrun'"
     monkeypatch.setattr(cuda, "_MISSING", missing, raising=False)
 
@@ -89,7 +90,7 @@ def test_several_cards_and_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RIVERRUN_EMULATE_DEVICES", "3")
     assert [d.name for d in devices()][2:] == ["cuda", "cuda:1", "cuda:2"]
     assert open_backend("cuda:2").name == "cuda:2"
-    with pytest.raises(BackendError, match="cuda:3 is not there; .*: cuda:0 to cuda:2"):
+    with pytest.raises(BackendError, match=r"cuda:3 is not there; .*: cuda:0 to cuda:2"):
         open_backend("cuda:3")
     monkeypatch.setenv("RIVERRUN_EMULATE_DEVICES", "0")
     assert [d.name for d in devices()] == ["cpu", "reference"]

@@ -37,6 +37,7 @@ IMPORTS = {
     "backends": May(("graph", "ops"), ("numpy",)),
     "backends/cpu.py": May(("graph", "ops", "backends", "_cpu"), ("numpy",)),
     "backends/cuda.py": May(("graph", "ops", "backends", "_cuda"), ("numpy",)),
+    "backends/cuda_memory.py": May(("graph", "ops", "backends", "_cuda"), ("numpy",)),
     "backends/plugin.py": May(("graph", "backends"), ("cffi",)),
     "models": May(("graph", "ops"), ("numpy", "jinja2")),
     "models/gguf": May(IR, ("numpy", "gguf")),

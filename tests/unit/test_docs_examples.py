@@ -80,7 +80,22 @@ def test_the_kernel_of_the_page_compiles(tmp_path: Path, flags: list[str]) -> No
         pytest.skip("flags of another processor")
     source = tmp_path / f"{NAME}.cpp"
     source.write_text(blocks("docs/adding-a-kernel.md", "cpp")[0])
-    includes = [f"-I{ROOT / 'csrc' / d}" for d in ("include", "common", "cpu")]
+    require_compiles(compiler, source, flags, ("include", "common", "cpu"))
+
+
+@pytest.mark.parametrize("number", [1, 2], ids=["of_elements", "by_hand"])
+def test_the_cuda_kernels_of_the_page_compile(tmp_path: Path, number: int) -> None:
+    compiler = os.environ.get("CXX") or shutil.which("c++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    source = tmp_path / "kernel.cu"
+    source.write_text(blocks("docs/adding-a-kernel.md", "cpp")[number])
+    flags = ["-x", "c++", "-DRR_EMULATE", "-Wno-unknown-pragmas"]
+    require_compiles(compiler, source, flags, ("include", "common", "cuda", "emulate"))
+
+
+def require_compiles(compiler: str, source: Path, flags: list[str], parts: tuple[str, ...]) -> None:
+    includes = [f"-I{ROOT / 'csrc' / part}" for part in parts]
     command = [compiler, "-std=gnu++17", "-Wall", "-Wextra", "-Wno-psabi", "-Werror", *flags]
     command += [*includes, "-fsyntax-only", str(source)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)

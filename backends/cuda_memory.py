@@ -1,0 +1,195 @@
+"""Memory of a card: states, weights, and what goes between it and the host in every run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+try:
+    from .. import _cuda
+except ImportError:
+    _cuda = None  # type: ignore[assignment]
+
+from ..graph import HostTensor, TensorSpec
+from ..graph.errors import BackendError
+from .base import Index, Pools
+from .native import PLAIN, NativeWeights, packed
+
+ALIGN = 256
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Errors of CUDA as BackendError."""
+    try:
+        yield
+    except _cuda.CudaError as error:
+        raise BackendError(f"cuda: {error}") from None
+
+
+class CudaPools(Pools):
+    """States in device memory."""
+
+    def __init__(self, specs: Mapping[str, TensorSpec], card: Any) -> None:
+        self.specs, self.states, self.card = {}, {}, card
+        self._scratch: dict[str, Any] = {}
+        self.add(specs)
+
+    def add(self, specs: Mapping[str, TensorSpec]) -> None:
+        """Memory for further states. Raises BackendError, before any is allocated, where the card
+        has too little."""
+        wanted = sum(s.nbytes for s in specs.values())
+        require_free(self.card, wanted, "the session's memory", "a smaller context (-c)")
+        with told():
+            self.states |= {n: _cuda.CardMemory(self.card, s.nbytes) for n, s in specs.items()}
+        self.specs |= specs
+
+    def array(self, name: str) -> np.ndarray:
+        """A copy of a state's storage: device memory cannot be written through an array."""
+        spec = self.specs[name]
+        return self.raw(name).view(spec.dtype.storage).reshape(spec.storage_shape)
+
+    def read(self, name: str, at: Index) -> np.ndarray:
+        """A copy, in host memory, of a part of a state."""
+        shape, spans = self._spans(name, at)
+        raw, done = np.empty(sum(n for _, n in spans), np.uint8), 0
+        with told():
+            for start, n in spans:
+                self.states[name].read(start, raw[done : done + n])
+                done += n
+        return raw.view(self.specs[name].dtype.storage).reshape(shape)
+
+    def write(self, name: str, at: Index, values: np.ndarray | int) -> None:
+        """Set a part of a state."""
+        shape, spans = self._spans(name, at)
+        with told():
+            if isinstance(values, int) and values == 0:
+                for start, n in spans:
+                    self.states[name].fill(start, n, 0)
+                return
+            kind = self.specs[name].dtype.storage
+            whole = np.ascontiguousarray(np.broadcast_to(np.asarray(values, kind), shape))
+            raw, done = whole.reshape(-1).view(np.uint8), 0
+            for start, n in spans:
+                self.states[name].write(start, raw[done : done + n])
+                done += n
+
+    def copy(self, name: str, src: Index, dst: Index) -> None:
+        """Copy one part of a state over another; nothing passes through the host."""
+        (shape, sources), (into, targets) = self._spans(name, src), self._spans(name, dst)
+        if shape != into or [n for _, n in sources] != [n for _, n in targets]:
+            raise BackendError(f"state {name!r}: a part of {shape} cannot be copied to {into}")
+        memory = self.states[name]
+        with told():
+            for (start, n), (target, _) in zip(sources, targets, strict=True):
+                memory.copy(target, memory, start, n)
+
+    def raw(self, name: str) -> np.ndarray:
+        """A copy of a state's bytes."""
+        return _bytes_of(self.states[name])
+
+    def load(self, name: str, raw: np.ndarray) -> None:
+        """Set all bytes of a state."""
+        with told():
+            self.states[name].write(0, np.ascontiguousarray(raw))
+
+    def scratch(self, size: int, part: str = "arena") -> Any:
+        """Device memory of at least size bytes that any one run may use."""
+        size = max(size, ALIGN)
+        with told():
+            if part not in self._scratch or self._scratch[part].size < size:
+                self._scratch[part] = _cuda.CardMemory(self.card, size)
+            found = self._scratch[part]
+            if self.fill is not None:
+                found.fill(0, found.size, self.fill)
+        return found
+
+    def scratch_bytes(self, part: str = "arena") -> np.ndarray:
+        """A copy of what scratch holds now."""
+        return _bytes_of(self._scratch[part])
+
+    def _spans(self, name: str, at: Index) -> tuple[tuple[int, ...], list[tuple[int, int]]]:
+        """The shape of a part of a state's storage, and (start, bytes) of its adjacent pieces."""
+        spec = self.specs[name]
+        axes = len(at) if isinstance(at, tuple) else 1
+        lead, rest = spec.storage_shape[:axes], spec.storage_shape[axes:]
+        item = math.prod(rest) * spec.dtype.storage.itemsize
+        places = np.arange(math.prod(lead), dtype=np.int64).reshape(lead)[at]
+        flat = places.reshape(-1)
+        cuts = np.flatnonzero(np.diff(flat) != 1) + 1
+        pieces = np.split(flat, cuts) if flat.size else []
+        return (*places.shape, *rest), [(int(p[0]) * item, p.size * item) for p in pieces]
+
+
+def _bytes_of(memory: Any) -> np.ndarray:
+    raw = np.empty(memory.size, np.uint8)
+    with told():
+        memory.read(0, raw)
+    return raw
+
+
+def require_free(card: Any, wanted: int, what: str, remedy: str) -> None:
+    """Raise BackendError, before anything is allocated, for more than the card has free."""
+    with told():
+        free = card.free_bytes
+    if wanted > free:
+        raise BackendError(
+            f"cuda: {what} needs {wanted / 2**20:.0f} MiB, and device {card.index} has "
+            f"{free / 2**20:.0f} MiB free; use {remedy}"
+        )
+
+
+class CudaWeights(NativeWeights):
+    """Weights in device memory, each copied there once, when a plan first needs it."""
+
+    def __init__(
+        self,
+        tensors: Mapping[str, HostTensor],
+        card: Any,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        super().__init__(tensors, progress)
+        self.card = card
+        self._there: dict[tuple[str, int], Any] = {}
+
+    def buffer(self, name: str, layout: int) -> Any:
+        """The device memory of a weight in a layout."""
+        key = (name, layout)
+        if key not in self._there:
+            tensor = self.tensors[name]
+            raw = tensor.raw if layout == PLAIN else packed(_cuda, tensor, layout)
+            with told():
+                memory = _cuda.CardMemory(self.card, raw.nbytes)
+                memory.write(0, raw)
+                memory.constant = True
+            self._there[key] = memory
+            self.moved(tensor.spec.nbytes)
+        return self._there[key]
+
+
+class Lanes:
+    """Values that go between host and device in every run: one piece of pinned memory."""
+
+    def __init__(self, specs: Mapping[str, TensorSpec]) -> None:
+        self.offsets: dict[str, int] = {}
+        size = 0
+        for name, spec in specs.items():
+            self.offsets[name] = size
+            size += -(-spec.span // ALIGN) * ALIGN
+        self.size = size
+        with told():
+            self.pinned = _cuda.PinnedMemory(size)
+        raw = np.frombuffer(memoryview(self.pinned), np.uint8) if size else np.empty(0, np.uint8)
+        self.arrays = {n: shaped(raw, self.offsets[n], spec) for n, spec in specs.items()}
+
+
+def shaped(raw: np.ndarray, at: int, spec: TensorSpec) -> np.ndarray:
+    """The storage of a tensor that begins at a byte of raw."""
+    kind = spec.dtype.storage
+    if spec.size == 0:
+        return np.empty(spec.storage_shape, kind)
+    return np.ndarray(spec.storage_shape, kind, raw.data, at, spec.storage_strides)
