@@ -103,8 +103,9 @@ def _open_card(index: int) -> Any:
 
 def free_bytes(index: int) -> int:
     """Bytes of a card's memory that nobody uses now. Raises BackendError as CudaBackend does."""
+    card = _open_card(index)
     with told():
-        return int(_open_card(index).free_bytes)
+        return int(card.free_bytes)
 
 
 class CudaPlan(NativePlan):

@@ -38,7 +38,8 @@ def computes(node: Node) -> bool:
 def place(graph: Graph, backends: Sequence[Backend], lives_on: Mapping[str, int]) -> Placement:
     """Give every node a backend that takes it, earlier backends first.
 
-    lives_on: where weights and states are, by name; all others go where their nodes are taken.
+    lives_on: where weights and states are, by name; where some are, other nodes follow these, and
+    without any all go where they are taken.
     Raises Unsupported for a node that no backend takes, with each one's reason, and for a state
     whose writes no single backend takes; BackendError for a lives_on that cannot be."""
     for name, index in lives_on.items():
@@ -49,7 +50,10 @@ def place(graph: Graph, backends: Sequence[Backend], lives_on: Mapping[str, int]
     whole, origins = _expanded(graph, backends)
     placer = _Placer(whole, backends, lives_on)
     placer.pin_states()
-    placer.pin_weights()
+    placer.pin_weights(lives_on)
+    if lives_on:
+        placer.follow()
+    placer.pin_weights(n.name for n in whole.nodes if n.op.name == "constant")
     placer.spread()
     placer.settle()
     for at, origin in origins.items():
@@ -138,10 +142,11 @@ class _Placer:
             for node in readers:
                 self._put(node, home, "state")
 
-    def pin_weights(self) -> None:
-        """Pass 1, weights: a node is where its largest weight is."""
+    def pin_weights(self, among: Iterable[str]) -> None:
+        """Pass 1, weights: a node is where its largest weight of these is."""
+        chosen = set(among)
         for node in self.nodes:
-            names = self._leaves(node.inputs, "constant")
+            names = [n for n in self._leaves(node.inputs, "constant") if n in chosen]
             if not names:
                 continue
             known = [n for n in names if n in self.lives_on]
@@ -149,14 +154,25 @@ class _Placer:
             for backend in where:
                 self._put(node, backend, "weights")
 
+    def follow(self) -> None:
+        """Pass 1, the rest of what lives somewhere: a node is where the last of its sources is,
+        and what only inputs and loose weights lead to, where its first reader is. So a cut between
+        layers passes one value, not every sum on its way."""
+        for node in self.nodes:
+            placed = [s.id for s in self._sources(node) if s.id in self.placed]
+            if placed:
+                self._put(node, self.placed[max(placed)].backend, "layer")
+        readers = self._readers()
+        for node in reversed(self.nodes):
+            placed = [r.id for r in readers.get(node.id, ()) if r.id in self.placed]
+            if placed:
+                self._put(node, self.placed[min(placed)].backend, "layer")
+
     def spread(self) -> None:
         """Pass 2: nodes join their neighbours; the first backend spreads first.
 
         Inputs of the graph count as nodes of the first backend."""
-        readers: dict[int, list[Node]] = {}
-        for node in self.nodes:
-            for source in self._sources(node):
-                readers.setdefault(source.id, []).append(node)
+        readers = self._readers()
         for backend in range(len(self.backends)):
             before = -1
             while len(self.placed) > before:
@@ -190,6 +206,14 @@ class _Placer:
             return backend == 0
         placed = self.placed.get(node.id)
         return placed is not None and placed.backend == backend
+
+    def _readers(self) -> dict[int, list[Node]]:
+        """By node id, the nodes that it is a source of, in order."""
+        readers: dict[int, list[Node]] = {}
+        for node in self.nodes:
+            for source in self._sources(node):
+                readers.setdefault(source.id, []).append(node)
+        return readers
 
     def _sources(self, node: Node) -> Iterator[Node]:
         """The nodes that made the memory or the newest version that a node reads, past views."""

@@ -83,8 +83,14 @@ def _open(name: str, threads: int | None) -> Backend:
     raise BackendError(f"device {name!r} is not in this build of riverrun; devices: {known}")
 
 
+def is_card(name: str) -> bool:
+    """Whether a device name is that of a CUDA device, there or not."""
+    return _CARD.fullmatch(name) is not None
+
+
 def free_bytes(name: str) -> int:
     """Bytes of memory that a CUDA device has free now. Raises BackendError for other devices."""
     if not (found := _CARD.fullmatch(name)):
         raise BackendError(f"device {name!r} has no memory of its own")
+    cuda.cards()  # tells what is missing where there are none
     return cuda.free_bytes(int(found[1] or 0))

@@ -22,24 +22,37 @@ from .segments import Copy, Segment, split
 
 
 class SplitWeights:
-    """Host weights, loaded onto a backend when a plan first needs them there."""
+    """Host weights, given to a backend when a plan first needs them there.
+
+    A backend gets all that live there, and those that live nowhere, at once: what loads weights
+    copies each when it is first read, and plans that read others share them."""
 
     def __init__(
         self,
         backends: Sequence[Backend],
         tensors: Mapping[str, HostTensor],
         progress: Callable[[int], None] | None = None,
+        lives_on: Mapping[str, int] | None = None,
     ) -> None:
         self.backends, self.tensors, self.progress = backends, dict(tensors), progress
-        self._loaded: dict[tuple[int, frozenset[str]], Any] = {}
+        homes = lives_on or {}
+        self._own = [
+            {n for n in self.tensors if homes.get(n, i) == i} for i in range(len(backends))
+        ]
+        self._loaded: dict[int, list[tuple[frozenset[str], Any]]] = {}
 
     def on(self, backend: int, names: frozenset[str]) -> Any:
-        """These weights as a backend loads them; the same ones, the same object."""
-        key = (backend, names)
-        if key not in self._loaded:
-            chosen = {n: self.tensors[n] for n in sorted(names & self.tensors.keys())}
-            self._loaded[key] = self.backends[backend].load_weights(chosen, self._report)
-        return self._loaded[key]
+        """At least these weights as a backend loads them, those that there are."""
+        wanted = names & self.tensors.keys()
+        loaded = self._loaded.setdefault(backend, [])
+        for there, weights in loaded:
+            if wanted <= there:
+                return weights
+        # Some node may have to be elsewhere than its weight; then there is a second set.
+        there = frozenset(wanted if loaded else wanted | self._own[backend])
+        chosen = {n: self.tensors[n] for n in self.tensors if n in there}
+        loaded.append((there, self.backends[backend].load_weights(chosen, self._report)))
+        return loaded[-1][1]
 
     def _report(self, nbytes: int) -> None:
         if self.progress:
@@ -56,10 +69,18 @@ class SplitPools(Pools):
         homes: Mapping[str, int],
     ) -> None:
         self.specs, self.homes = dict(specs), {n: homes.get(n, 0) for n in specs}
+        self._lives_on = dict(homes)
         self.parts = [
             b.pools({n: s for n, s in specs.items() if self.homes[n] == i})
             for i, b in enumerate(backends)
         ]
+
+    def add(self, specs: Mapping[str, TensorSpec]) -> None:
+        """Memory for further states, where they live."""
+        self.specs |= specs
+        for name, spec in specs.items():
+            self.homes[name] = self._lives_on.get(name, 0)
+            self.parts[self.homes[name]].add({name: spec})
 
     def _of(self, name: str) -> Pools:
         return self.parts[self.homes[name]]
@@ -199,8 +220,9 @@ def _pools_of(pools: Pools, backend: int, part: Plan) -> Pools:
 class SplitBackend(Backend):
     """Several backends as one; earlier ones are preferred.
 
-    lives_on: where weights and states are kept, by name -> index of a backend. Without an entry a
-    weight is where the first backend is that takes its node."""
+    lives_on: where weights and states are kept, by name -> index of a backend. Weights without an
+    entry go with the nodes that read them, where others have one, and else to the first backend
+    that takes their node."""
 
     def __init__(
         self, backends: Sequence[Backend], lives_on: Mapping[str, int] | None = None
@@ -239,4 +261,4 @@ class SplitBackend(Backend):
         self, weights: Mapping[str, HostTensor], progress: Callable[[int], None] | None = None
     ) -> SplitWeights:
         """Weights stay where they are until a plan is bound."""
-        return SplitWeights(self.backends, weights, progress)
+        return SplitWeights(self.backends, weights, progress, self.lives_on)

@@ -1,5 +1,5 @@
-"""Greedy decoding that runs ahead: each pass picks its token on the device and the next one starts
-from there, so the host reads a pass late and the device never waits for it."""
+"""Decoding that runs ahead: each pass picks its token on the device and the next one starts from
+there, so the host reads a pass late and the device never waits for it."""
 
 from __future__ import annotations
 
@@ -16,97 +16,163 @@ from .bound_step import BoundStep, Part
 from .chooser import Chooser
 from .decoding import PlainDecoding
 from .memory import Reservation
+from .sampler import DeviceDraw
 from .session import Session
 
-SHAPE = StepShape(1, 1, 1)
 UNKNOWN = -1  # a token that the device has picked and the host has not read
+
+
+class AheadPass:
+    """A bound pass that picks its token, with its input buffers at hand."""
+
+    def __init__(self, bound: BoundPlan, step: BoundStep) -> None:
+        self.bound, self.step = bound, step
+        self._position = bound.inputs.get("draw_position")
+
+    def ask(self, draw: DeviceDraw) -> None:
+        """How the next passes choose."""
+        if self._position is None:
+            return
+        inputs = self.bound.inputs
+        for name in ("temperature", "top_p", "min_p"):
+            inputs[name][...] = getattr(draw, name)
+        inputs["seed"].view(np.uint32)[...] = draw.seed & 0xFFFFFFFF, draw.seed >> 32
+
+    def start(self, seq: int, first: int) -> None:
+        """Put it on the device; it evaluates position `first`."""
+        self.step.fill([Part(seq, (UNKNOWN,), 0, first)], 1)
+        if self._position is not None:
+            self._position[...] = first + 1
+        self.bound.start()
+
+    @property
+    def token(self) -> int:
+        """What it picked, once it is finished. Raises BackendError where the logits are wrong."""
+        largest = self.bound.outputs["largest"].item(0)
+        if not math.isfinite(largest):
+            raise BackendError(f"the logits' largest value is {largest}; the model is damaged")
+        return self.bound.outputs["token"].item()
 
 
 class AheadDecoding(PlainDecoding):
     """One sequence. A pass that turns out to be one too many is forgotten again, so the session
-    must be able to go back by a token: `can_run_ahead`."""
+    must be able to go back by a token: `can_run_ahead`. While a round is under way the session
+    holds the newest token, too."""
 
     def __init__(self, session: Session, seq: int = 0) -> None:
         super().__init__(session, seq)
-        # Two, because a pass's inputs stay as they are until it is over.
-        self._steps: list[tuple[BoundPlan, BoundStep]] = []
+        # By the number of candidates; two, because a pass's inputs stay until it is over.
+        self._passes: dict[int, tuple[AheadPass, AheadPass]] = {}
 
-    def prepare(self, n_tokens: int) -> None:
+    def prepare(self, n_tokens: int, chooser: Chooser) -> None:
         """Compile the passes, too."""
-        super().prepare(n_tokens)
-        if self._steps:
-            return
-        session = self.session
-        plan = session.model.plan(SHAPE, session.capacity, "step", "ahead")
-        if NEXT_TOKEN not in session.pools.specs:
-            session.pools.add({NEXT_TOKEN: plan.states[NEXT_TOKEN]})
-        for _ in range(2):
-            bound = plan.bind(session.model.weights, session.pools)
-            self._steps.append((bound, session._held.step(bound)))
+        super().prepare(n_tokens, chooser)
+        if chooser.device_draw is not None:
+            self._pair(chooser.device_draw)
 
     def round(self, token: int, chooser: Chooser, left: int | None) -> Iterator[int]:
         """All tokens that follow, until the iterator is closed or the context is full."""
-        if not chooser.plain_greedy:
+        draw = chooser.device_draw
+        if draw is None:
             yield from super().round(token, chooser, left)
             return
-        self.session.pools.write(NEXT_TOKEN, 0, np.array([token], np.float32))
-        started = 0  # passes whose token is not read yet
-        at = 0
+        this, other = self._pair(draw)
+        self._enter(token)
+        flying: list[AheadPass] = []  # started and not finished, oldest first
         try:
-            self._start(at, token)
-            started = 1
-            while started:
+            self._start(this, flying, token)
+            while flying:
                 if self._room(left):
-                    self._start(1 - at, UNKNOWN)
-                    started += 1
-                found = self._finish(at)
-                started -= 1
-                if started:
-                    self._read(found)
+                    self._start(other, flying, UNKNOWN)
+                self._finish(flying)
+                found = this.token
+                if flying:
+                    # What the pass in flight started from.
+                    self.session._tokens[self.seq][-1] = found
                 chooser.accept(found)
                 left = None if left is None else left - 1
-                at = 1 - at
+                this, other = other, this
                 yield found
         finally:
-            self._forget(at, started)
+            self._forget(flying)
+
+    def _pair(self, draw: DeviceDraw) -> tuple[AheadPass, AheadPass]:
+        """The passes for a draw, compiled and bound when first asked for."""
+        pair = self._passes.get(draw.candidates)
+        if pair is None:
+            session = self.session
+            shape = StepShape(1, 1, 1, candidates=draw.candidates)
+            plan = session.model.plan(shape, session.capacity, "step", "ahead")
+            if NEXT_TOKEN not in session.pools.specs:
+                session.pools.add({NEXT_TOKEN: plan.states[NEXT_TOKEN]})
+            bound = [plan.bind(session.model.weights, session.pools) for _ in range(2)]
+            one, two = (AheadPass(b, session._held.step(b)) for b in bound)
+            pair = self._passes[draw.candidates] = one, two
+        for each in pair:
+            each.ask(draw)
+        return pair
+
+    def _enter(self, token: int) -> None:
+        """Check what a decode step checks, complete what is due, hand the token to the device."""
+        session, seq = self.session, self.seq
+        with session._exclusive:
+            session._check([(seq, (token,))], [1], "last")
+            session._catch_up(seq)
+            session.pools.write(NEXT_TOKEN, 0, np.array([token], np.float32))
 
     def _room(self, left: int | None) -> bool:
         session = self.session
         return session.length(self.seq) < session.n_ctx and (left is None or left > 1)
 
-    def _start(self, which: int, token: int) -> None:
+    def _start(self, which: AheadPass, flying: list[AheadPass], token: int) -> None:
         """Put a pass on the device; its token counts as one that stays."""
         session, seq = self.session, self.seq
-        bound, step = self._steps[which]
         with session._exclusive:
             first = session.memory.length(seq)
             session.memory.reserve([Reservation(seq, 1)])
-            step.fill([Part(seq, (0,), 0, first)], 1)
-            bound.start()
+            try:
+                which.start(seq, first)
+            except BaseException:
+                self._lose(flying)
+                raise
             session.memory.commit(seq, 1)
             session._tokens[seq].append(token)
+            flying.append(which)
 
-    def _finish(self, which: int) -> int:
-        bound, _ = self._steps[which]
-        bound.finish()
-        largest = bound.outputs["largest"].item()
-        if not math.isfinite(largest):
-            raise BackendError(f"the logits' largest value is {largest}; the model is damaged")
-        return bound.outputs["token"].item()
+    def _finish(self, flying: list[AheadPass]) -> None:
+        """Wait for the oldest pass."""
+        try:
+            flying[0].bound.finish()
+        except BaseException:
+            self._lose(flying)
+            raise
+        del flying[0]
 
-    def _read(self, token: int) -> None:
-        """Note the token that the pass in flight started from."""
-        self.session._tokens[self.seq][-1] = token
-
-    def _forget(self, at: int, started: int) -> None:
+    def _forget(self, flying: list[AheadPass]) -> None:
         """Wait for what still runs, and forget the tokens of these passes, which nobody took."""
-        for which in (at, 1 - at)[:started]:
-            # What a pass that is not wanted found wrong is of no interest.
-            with contextlib.suppress(BackendError):
-                self._finish(which)
         session, seq = self.session, self.seq
-        if started:
-            session.remove(seq, session.length(seq) - started)
+        if not flying:
+            return
+        try:
+            for each in flying:
+                each.bound.finish()
+        except BackendError:
+            # Nobody wants the pass, but what it left behind may be wrong.
+            self._lose(flying)
+            return
+        session.remove(seq, session.length(seq) - len(flying))
+
+    def _lose(self, flying: list[AheadPass]) -> None:
+        """A pass failed: what it and those after it did is undone by the next pass."""
+        for each in flying:
+            with contextlib.suppress(BackendError):
+                each.bound.finish()
+        session, seq = self.session, self.seq
+        session.memory.lose_last(seq, len(flying))
+        length = session.memory.length(seq)
+        del session._tokens[seq][length:]
+        session._held.forget_states(seq, length)
+        flying.clear()
 
 
 def can_run_ahead(session: Session) -> bool:

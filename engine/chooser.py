@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .constraints import Constraint
-from .sampler import Sampler
+from .sampler import DeviceDraw, Sampler
 
 
 class Chooser:
@@ -35,9 +35,9 @@ class Chooser:
         self.sampler.accept(token)
 
     @property
-    def plain_greedy(self) -> bool:
-        """Whether the token is always the first largest logit."""
-        return self.constraint is None and self.sampler.takes_largest
+    def device_draw(self) -> DeviceDraw | None:
+        """What a device needs to choose the same tokens; None where it cannot."""
+        return None if self.constraint is not None else self.sampler.device_draw
 
     @property
     def finished(self) -> bool:

@@ -22,8 +22,8 @@ class Decoding(ABC):
     def __init__(self, session: Session, seq: int = 0) -> None:
         self.session, self.seq = session, seq
 
-    def prepare(self, n_tokens: int) -> None:
-        """Compile what a prompt of so many more tokens will run."""
+    def prepare(self, n_tokens: int, chooser: Chooser) -> None:
+        """Compile what a prompt of so many more tokens, and what follows it, will run."""
         self.session.prepare(n_tokens, self.seq)
 
     @abstractmethod

@@ -115,7 +115,7 @@ class Generation:
 
     def _run(self) -> Generator[str, None, None]:
         kept = self.session.reuse(self.prompt, self._seq) if self.options.cache_prompt else 0
-        self.decoding.prepare(len(self.prompt) - kept)
+        self.decoding.prepare(len(self.prompt) - kept, self._chooser)
         began = time.perf_counter()
         logits = self.decoding.prompt(self.prompt, kept)
         first = time.perf_counter()

@@ -84,8 +84,8 @@ class Model:
 
     def plan(self, shape: StepShape, capacity: Capacity, kind: str, program: str = "trunk") -> Plan:
         """The compiled step of a program for these sizes; compiled once. program: "trunk", "mtp"
-        (the block that predicts further tokens), "folds" (recurrent ops alone) or "ahead" (a greedy
-        step whose token is the one that the pass before picked)."""
+        (the block that predicts further tokens), "folds" (recurrent ops alone) or "ahead" (a
+        step whose token is the one that the pass before picked, and which picks the next)."""
         key = (shape, capacity, kind, program)
         with self._lock:
             if key not in self._plans:

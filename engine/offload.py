@@ -9,32 +9,34 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..backends import Backend, SplitBackend, devices, free_bytes, open_backend
+from ..backends import Backend, SplitBackend, devices, free_bytes, is_card, open_backend
 from ..backends.debug import unwatched
+from ..graph import TensorSpec
 from ..graph.errors import BackendError, RequestError
 from ..models import ModelFile
-from ..models.step import PAGE, Capacity, StepShape
+from ..models.step import DRAFT_HEAD, PAGE, Capacity, StepShape
 
 AUTO = "auto"
-HEAD = ("output.weight", "output_norm.weight", "draft_head.weight")
+EMBEDDING = "token_embd.weight"
+HEAD = ("output.weight", "output_norm.weight", DRAFT_HEAD)
 
 
 @dataclass(frozen=True)
 class Offload:
-    """layers: how many of the last layers run on the cards, the head counting as one more: None for
-    all, "auto" for as many as fit beside a session of n_ctx tokens that can forget n_rs_seq;
-    reserve: bytes that stay free on each card, for working memory and other models."""
+    """gpu_layers: how many of the last layers run on the cards, the head counting as one more (and
+    the block that predicts further tokens as another): None for all, "auto" for as many as fit
+    beside a session of n_ctx tokens that can forget n_rs_seq; reserve: bytes that stay free on each
+    card, for working memory and other models. Raises RequestError for what is none of these."""
 
-    layers: int | str | None = None
+    gpu_layers: int | str | None = None
     n_ctx: int | None = None
     n_rs_seq: int = 0
     reserve: int = 512 << 20
 
     def __post_init__(self) -> None:
-        if isinstance(self.layers, str) and self.layers != AUTO:
-            raise RequestError(f"gpu_layers should be a number or 'auto', got {self.layers!r}")
-        if isinstance(self.layers, int) and self.layers < 0:
-            raise RequestError(f"gpu_layers should be 0 or more, got {self.layers}")
+        asked = self.gpu_layers
+        if asked is not None and asked != AUTO and (not isinstance(asked, int) or asked < 0):
+            raise RequestError(f"gpu_layers should be 0 or more, or 'auto', got {asked!r}")
 
 
 def open_for(source: ModelFile, device: str, threads: int | None, asked: Offload) -> Backend:
@@ -42,87 +44,90 @@ def open_for(source: ModelFile, device: str, threads: int | None, asked: Offload
 
     Raises BackendError for layers that should go to cards where the device names none."""
     names = [part.strip() for part in device.split(",")]
-    if names == ["auto"]:
-        names = [devices()[0].name]
-    cards = [name for name in names if name.startswith("cuda")]
-    if asked.layers is None and (len(cards) < 2 or len(cards) < len(names)):
+    if "auto" in names:
+        names[names.index("auto")] = devices()[0].name
+    cards = [name for name in names if is_card(name)]
+    if asked.gpu_layers is None and len(cards) < 2:
         return open_backend(device, threads)
     if not cards:
+        open_backend(device, threads)  # a name that is none comes first
         raise BackendError(
             f"gpu_layers (--gpu-layers) puts layers on cards, and device {device!r} has none; "
             "`riverrun devices` lists what there is"
         )
-    layers = _Layers(source, asked)
-    counts = layers.counts(cards)
+    others = [name for name in names if not is_card(name)]
+    layers = Layers(source.specs, state_bytes(source, asked), len(cards))
+    counts = layers.counts([free_bytes(card) for card in cards], asked)
     if not sum(counts):
-        return open_backend("cpu", threads)
+        return open_backend(",".join(others) or "cpu", threads)
     if counts == [layers.total]:
-        return open_backend(cards[0], threads)
-    where = cards if sum(counts) == layers.total else [*cards, "cpu"]
-    parts = [unwatched(open_backend(name, threads)) for name in where]
+        return open_backend(",".join([*cards, *others]), threads)
+    if sum(counts) < layers.total:
+        others = others or ["cpu"]
+    parts = [unwatched(open_backend(name, threads)) for name in [*cards, *others]]
     return SplitBackend(parts, layers.homes(counts))
 
 
-class _Layers:
-    """Sizes of a model's layers, the head being the last; 0 is the first."""
+class Layers:
+    """What belongs to each layer of a model, and its bytes: 0 is the first, the head is the last.
 
-    def __init__(self, source: ModelFile, asked: Offload) -> None:
-        self.asked = asked
-        self._weights = {name: spec.nbytes for name, spec in source.specs.items()}
-        self._states = _states(source, asked)
-        names = [*self._weights, *self._states]
-        self._blocks = 1 + max((b for n in names if (b := layer_of(n)) is not None), default=-1)
-        self.total = self._blocks + 1
+    weights, states: all of the model's by name, states with the bytes of one session."""
+
+    def __init__(
+        self, weights: Mapping[str, TensorSpec], states: Mapping[str, int], n_cards: int = 1
+    ) -> None:
+        self.names = [*weights, *states]
+        blocks = [at for name in self.names if (at := layer_of(name)) is not None]
+        self.total = 2 + max(blocks, default=-1)
+        self.tied = "output.weight" not in weights
         self.sizes = [0] * self.total
-        for name, nbytes in [*self._weights.items(), *self._states.items()]:
-            at = self._place(name)
-            if at is not None:
-                self.sizes[at] += nbytes
-        # The embedding is where the graph begins, and with tied weights it is the head, too.
-        self.loose = sum(n for name, n in self._weights.items() if self._place(name) is None)
+        nbytes = {name: spec.nbytes for name, spec in weights.items()} | dict(states)
+        for name in self.names:
+            at = self._layer(name)
+            self.sizes[self.total - 1 if at is None else at] += nbytes[name]
+        # Tied weights: the last card has them as the head, others may need the embedding.
+        self.again = nbytes.get(EMBEDDING, 0) if self.tied and n_cards > 1 else 0
 
-    def _place(self, name: str) -> int | None:
-        layer = layer_of(name)
-        return self._blocks if name in HEAD else layer
+    def _layer(self, name: str) -> int | None:
+        """The layer of a weight or state; None for what is wherever it is read."""
+        if name in HEAD:
+            return self.total - 1
+        if name == EMBEDDING:
+            return None if self.tied else 0
+        return layer_of(name)
 
-    def counts(self, cards: Sequence[str]) -> list[int]:
-        """How many layers each card gets, in order."""
-        free = [max(0, free_bytes(card) - self.asked.reserve) for card in cards]
-        free[0] = max(0, free[0] - self.loose)
+    def counts(self, free: Sequence[int], asked: Offload) -> list[int]:
+        """How many layers each card gets, in order; free: the bytes that each has."""
+        room = [n - asked.reserve - self.again for n in free]
+        room[-1] += self.again
+        room = [max(1, n) for n in room]
+        if asked.gpu_layers == AUTO:
+            return self._fitting(room)
         wanted = self.total
-        if isinstance(self.asked.layers, int):
-            wanted = min(self.asked.layers, self.total)
-        elif self.asked.layers == AUTO:
-            wanted = self._fitting(free)
-        return _shares(self.sizes[self.total - wanted :], free)
+        if isinstance(asked.gpu_layers, int):
+            wanted = min(asked.gpu_layers, self.total)
+        return self._spread(wanted, room)
 
-    def _fitting(self, free: Sequence[int]) -> int:
-        """The most of the last layers that fit when each card is filled in turn."""
+    def _fitting(self, room: Sequence[int]) -> list[int]:
         for wanted in range(self.total, 0, -1):
-            sizes, room = self.sizes[self.total - wanted :], list(free)
-            at = 0
-            for size in sizes:
-                while at < len(room) and room[at] < size:
-                    at += 1
-                if at == len(room):
-                    break
-                room[at] -= size
-            else:
-                return wanted
-        return 0
+            counts = self._spread(wanted, room)
+            if fits(self.sizes[self.total - wanted :], room, counts):
+                return counts
+        return [0] * len(room)
+
+    def _spread(self, wanted: int, room: Sequence[int]) -> list[int]:
+        """In proportion, or one card after the other where only that fits."""
+        sizes = self.sizes[self.total - wanted :]
+        even, full = shares(sizes, room), filled(sizes, room)
+        return full if fits(sizes, room, full) and not fits(sizes, room, even) else even
 
     def homes(self, counts: Sequence[int]) -> dict[str, int]:
-        """The backend of every weight and state that belongs to a layer: cards, then the
-        processor."""
+        """The backend of every weight and state that belongs to a layer: cards, then another."""
         owners = [len(counts)] * (self.total - sum(counts))
         for card, count in enumerate(counts):
             owners += [card] * count
-        found = {}
-        for name in [*self._weights, *self._states]:
-            at = self._place(name)
-            if at is not None:
-                found[name] = owners[at]
-        return found
+        places = {name: self._layer(name) for name in self.names}
+        return {name: owners[at] for name, at in places.items() if at is not None}
 
 
 def layer_of(name: str) -> int | None:
@@ -132,20 +137,43 @@ def layer_of(name: str) -> int | None:
     return int(number) if number.isdigit() and (head == "blk" or "." not in rest) else None
 
 
-def _shares(sizes: Sequence[int], free: Sequence[int]) -> list[int]:
-    """Consecutive layers for each card, in proportion to what is free there."""
-    whole, counts, at, done = sum(sizes) or 1, [], 0, 0.0
-    for card, room in enumerate(free):
-        done += whole * room / (sum(free) or 1)
+def shares(sizes: Sequence[int], room: Sequence[int]) -> list[int]:
+    """How many consecutive layers each card gets, in proportion to its room."""
+    whole, counts, at, due = sum(sizes), [], 0, 0.0
+    for card, free in enumerate(room):
+        due += whole * free / sum(room)
         end = at
-        while end < len(sizes) and (card == len(free) - 1 or sum(sizes[: end + 1]) <= done):
+        while end < len(sizes) and (card == len(room) - 1 or sum(sizes[: end + 1]) <= due):
             end += 1
         counts.append(end - at)
         at = end
     return counts
 
 
-def _states(source: ModelFile, asked: Offload) -> Mapping[str, int]:
+def filled(sizes: Sequence[int], room: Sequence[int]) -> list[int]:
+    """How many consecutive layers each card gets when one is filled after the other; the last one
+    takes what is left."""
+    counts, at = [], 0
+    for card, free in enumerate(room):
+        end = at
+        while end < len(sizes) and (card == len(room) - 1 or sum(sizes[at : end + 1]) <= free):
+            end += 1
+        counts.append(end - at)
+        at = end
+    return counts
+
+
+def fits(sizes: Sequence[int], room: Sequence[int], counts: Sequence[int]) -> bool:
+    """Whether no card gets more than it has room for."""
+    at = 0
+    for free, count in zip(room, counts, strict=True):
+        if sum(sizes[at : at + count]) > free:
+            return False
+        at += count
+    return True
+
+
+def state_bytes(source: ModelFile, asked: Offload) -> dict[str, int]:
     """Bytes of each state of one sequence, by name, those of further programs included."""
     n_ctx = asked.n_ctx or min(source.arch.hp.n_ctx_train or 4096, 4096)
     pages = -(-n_ctx // PAGE)

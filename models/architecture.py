@@ -84,9 +84,10 @@ class Architecture(ABC):
         weights: dict[str, TensorSpec],
         n_vocab: int,
     ) -> Graph:
-        """The graph of one greedy step per sequence that takes its tokens from the pass before and
-        picks the next ones itself, of the first n_vocab; outputs as of StepGraph.pick."""
-        s = StepGraph(f"{self.name} ahead b={shape.n_seqs}", shape, capacity, weights, ahead=True)
+        """The graph of one step per sequence that takes its tokens from the pass before and picks
+        the next ones itself, of the first n_vocab; outputs as of StepGraph.pick."""
+        name = f"{self.name} ahead b={shape.n_seqs} k={shape.candidates}"
+        s = StepGraph(name, shape, capacity, weights, ahead=True)
         x = self.trunk(s, self.embed(s))
         h = s.g.rms_norm(x, s.w("output_norm.weight"), eps=self.hp.eps, name="output_norm")
         s.pick(self.head(s, h), n_vocab)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..graph import DType, Graph, TensorSpec, Value
-from ..graph.dtype import f16, i32
+from ..graph.dtype import f16, f64, i32
 from ..graph.errors import GraphError
 
 PAGE = 256  # positions in a page of attention memory
@@ -36,13 +36,15 @@ class StepShape:
     """Static sizes of a step: flat tokens, sequences, rows that want logits.
 
     n_out == n_tokens means every row, in order; 0 asks for no logits. hidden: also give the rows
-    of all tokens after the final norm. head: logits of the draft head's tokens only."""
+    of all tokens after the final norm. head: logits of the draft head's tokens only. candidates:
+    in programs that pick their tokens, of how many of the largest logits; 1 takes the first."""
 
     n_tokens: int
     n_seqs: int
     n_out: int
     hidden: bool = False
     head: bool = False
+    candidates: int = 1
 
 
 @dataclass(frozen=True)
@@ -117,13 +119,22 @@ class StepGraph:
         return self.g.cast(self.g.reshape(self.next_token, shape=(n,)), to="i32")
 
     def pick(self, logits: Value, n_vocab: int) -> None:
-        """Outputs "token" i32 [N, 1], the first largest of the first n_vocab logits [N, V] of each
-        row, and "largest" f32 [N, 1]; the next pass of this program starts from these tokens.
-        Ids up to 2^24 are exact in f32."""
-        g, n = self.g, logits.shape[0]
+        """Outputs "largest" f32 [N, K], the K = shape.candidates largest of the first n_vocab
+        logits [N, V] of each row, and "token" i32 [N, 1], one of these: the first, or of several
+        the one that inputs of op `sample` ask for. The next pass with this state starts from these
+        tokens; ids up to 2^24 are exact in f32."""
+        g, n, k = self.g, logits.shape[0], self.shape.candidates
         if n_vocab < logits.shape[1]:
             logits = g.view(logits, axis=1, start=0, stop=n_vocab)
-        largest, token = g.top_k(logits, k=1, name="token")
+        largest, token = g.top_k(logits, k=k, name="candidates")
+        if k > 1:
+            temperature, top_p, min_p = (
+                g.input(name, (n,), f64) for name in ("temperature", "top_p", "min_p")
+            )
+            seed, position = g.input("seed", (n, 2), i32), g.input("draw_position", (n,), i32)
+            token = g.sample(
+                largest, token, temperature, top_p, min_p, seed, position, name="token"
+            )
         g.output("token", token)
         g.output("largest", largest)
         g.write_rows(self.next_token, g.cast(token, to="f32"), g.input("next_row", (n,), i32))

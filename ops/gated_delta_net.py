@@ -167,6 +167,7 @@ class GatedDeltaNet(Op):
         yield from _kept_planes()
         yield from _edges()
         yield from _replays()
+        yield from _prompts()
         for t in (1, 64, 256, 512, 1024):
             yield _case(32, 128, t, tags=("perf",))
             yield _case(4, 128, t, tags=("perf",))
@@ -297,6 +298,32 @@ def _replays() -> Iterable[Case]:
     for kda in (False, True):
         yield _case(2, 128, repeat=3, kda=kda, replay=SITUATIONS[-1])
         yield _case(2, 64, kda=kda, replay=Situation((3,), 5, folded=2), decay=(-100.0, -100.0))
+
+
+def _prompts() -> Iterable[Case]:
+    """Long enough for kernels that take chunks of tokens at once: sequences with and without a
+    whole chunk, decay extremes inside and across chunks, and passes with a log."""
+    yield _case(2, 128, 512)
+    yield _case(1, 64, 128, repeat=2, scale=0.5)
+    for of_heads in ("tiled", "grouped"):
+        yield _case(2, 64, 333, 64, 0, 3, 200, repeat=2, heads=of_heads, slots=7, pad=5, gap=4)
+    yield _case(1, 128, 63, 129, 65, repeat=2, gap=5, decay=(-0.1, -1e-4))
+    for low, high in ((0.0, 0.0), (-20.0, -20.0), (-100.0, -100.0), (-100.0, 0.0), (-0.01, 0.0)):
+        yield _case(1, 64, 200, decay=(low, high))
+    yield _case(1, 64, 140, keys=Rand((140, 1, 64), f32().dtype, 0.0, 0.0), note="zero keys")
+    alike = Rand((200, 1, 64), f32().dtype, 0.11, 0.13)
+    yield _case(1, 64, 200, keys=alike, note="keys alike", decay=(-0.01, 0.0))
+    yield _case(1, 128, replay=Situation((150,), 2, head=1, direct=150))
+    yield _case(1, 64, replay=Situation((150,), 4, head=3, direct=147), decay=(-0.1, 0.0))
+    mixed = Situation(
+        (70, 90, 3, 64, 66),
+        6,
+        head=(1, 4, 0, 2, 3),
+        folded=(0, 2, 1, 0, 0),
+        held=(0, 0, 2, 0, 0),
+        direct=(70, 88, 0, 64, 66),
+    )
+    yield _case(1, 64, repeat=2, replay=mixed, slots=6, pad=2, decay=(-1.0, 0.0))
 
 
 def _case(

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from ..engine.chooser import Chooser
-from ..engine.random import uniform
 from ..engine.sampler.chain import draw as draw_index
 from ..graph.errors import RequestError
+from ..graph.random import uniform
 from .drafter import Distribution, Draft
 
 ACCEPTING, REPLACING = 1, 3  # streams of random numbers; chain.DRAFTING is another

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..engine.random import uniform
 from ..engine.sampler.chain import draw as draw_index
+from ..graph.random import uniform
 from .drafter import Ask, Distribution, Draft, Drafter
 
 CANDIDATES = 10  # tokens that share the probability of a draft

@@ -22,7 +22,7 @@ class SpeculativeDecoding(Decoding):
         super().__init__(speculator.session, seq)
         self.speculator = speculator
 
-    def prepare(self, n_tokens: int) -> None:
+    def prepare(self, n_tokens: int, chooser: Chooser) -> None:
         """The passes of a prompt that drafters watch."""
         self.session.prepare(n_tokens, self.seq, self.speculator.hidden)
 

@@ -5,6 +5,7 @@ marked `full`. Without either they skip."""
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -109,6 +110,7 @@ class Calls:
 @contextmanager
 def scarce(free: int) -> Iterator[None]:
     """Within, the first card has about so many bytes free."""
+    gc.collect()  # else memory of other tests comes free within
     card = cuda._cuda.Card(0)
     if not EMULATED:
         filler = cuda._cuda.CardMemory(card, card.free_bytes - free)

@@ -17,15 +17,20 @@ from tiny_models import N_VOCAB, VARIANTS
 
 STRATEGIES = ("replay", "snapshots", "checkpoint:host", "checkpoint:device")
 RECURRENT = ("conv_state.", "ssm_state.")
+# Of the weights; emulated kernels are quickest with blocks.
+STORED = {"cuda": "q8_0"}
 _files = tempfile.TemporaryDirectory()
 
 
 @cache
 def tiny(variant: str = "qwen35", device: str = "cpu") -> rr.Model:
     """A tiny model; qwen35 has three delta-net layers and one with attention."""
-    path = Path(_files.name, f"{variant}.gguf")
+    kind = STORED.get(device, "f32")
+    path = Path(_files.name, f"{variant}.{kind}.gguf")
     if not path.exists():
-        VARIANTS[variant]().write(path)
+        source = VARIANTS[variant]()
+        source.kind = kind
+        source.write(path)
     return rr.load(path, device=device)
 
 
@@ -75,7 +80,7 @@ class Moment:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._pools = {name: a.copy() for name, a in session.pools.states.items()}
+        self._pools = {name: session.pools.raw(name) for name in session.pools.specs}
         self._books = [copy.deepcopy(part.__dict__, self._shared()) for part in self._parts()]
         self._tokens = copy.deepcopy(session._tokens)
 
@@ -89,7 +94,7 @@ class Moment:
     def back(self) -> None:
         """Make the session what it was."""
         for name, array in self._pools.items():
-            self._session.pools.states[name][...] = array
+            self._session.pools.load(name, array)
         for part, books in zip(self._parts(), self._books, strict=True):
             part.__dict__.update(copy.deepcopy(books, self._shared()))
         self._session._tokens = copy.deepcopy(self._tokens)
@@ -97,7 +102,7 @@ class Moment:
     def require_now(self) -> None:
         """The session is still exactly what it was."""
         for name, array in self._pools.items():
-            require_same(self._session.pools.states[name], array, name)
+            require_same(self._session.pools.raw(name), array, name)
         for part, books in zip(self._parts(), self._books, strict=True):
             now = {k: v for k, v in part.__dict__.items() if k not in ("pools", "parts")}
             assert _plain(now) == _plain({k: books[k] for k in now})

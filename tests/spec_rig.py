@@ -75,9 +75,9 @@ def right(text: Sequence[int], wrong_at: int | None = None) -> Script:
     return script
 
 
-def draft_model(kinds: Sequence[str]) -> rr.Model | None:
+def draft_model(kinds: Sequence[str], device: str = "cpu") -> rr.Model | None:
     """The small demo model where a drafter needs it; skips the test where it is absent."""
-    return demo(kind="draft-q8_0") if "draft" in kinds else None
+    return demo(device, "draft-q8_0") if "draft" in kinds else None
 
 
 def speculation(kinds: Sequence[str], draft_max: int | None = None, **more: Any) -> Speculation:

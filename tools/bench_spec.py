@@ -13,7 +13,7 @@ import typer
 
 from .loading import load_model
 from .messages import complain, note
-from .options import DeviceName, Json, ModelPath, Threads
+from .options import DeviceName, GpuLayers, Json, ModelPath, Threads, gpu_layers
 from .speculation import (
     Asked,
     DraftHead,
@@ -95,6 +95,7 @@ def bench_spec(
     no_adaptive: NoAdaptive = False,
     threads: Threads = None,
     device: DeviceName = "auto",
+    layers: GpuLayers = None,
     ctx: Context = None,
     repetitions: Repetitions = 1,
     keep_drafters: Keep = False,
@@ -124,13 +125,15 @@ def bench_spec(
     for chain in chains or DEFAULTS:
         for name in options.rollbacks:
             replace(asked, spec=",".join(chain), rollback=name).check()
+    every = ",".join(dict.fromkeys(kind for chain in chains or DEFAULTS for kind in chain))
+    offload = replace(asked, spec=every).offload(gpu_layers(layers), ctx)
     try:
         chosen = choose_prompts(_names(prompts or ""))
     except RequestError as error:
         raise typer.BadParameter(str(error), param_hint="--prompts") from None
     if plot and (plot.is_dir() or not plot.parent.is_dir()):
         raise typer.BadParameter(f"{plot} cannot be written; check the path", param_hint="--plot")
-    loaded = load_model(model, device, threads, draft_head)
+    loaded = load_model(model, device, threads, draft_head, offload)
     chains = chains or default_chains(loaded)
     bench = SpecBench(loaded, chosen, _speculations(chains, asked, device, threads), options)
     report = make_report(bench, bench.run(_progress()))

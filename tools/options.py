@@ -62,4 +62,12 @@ def gpu_layers(text: str | None) -> int | str | None:
     """What --gpu-layers asks for. Raises typer.BadParameter."""
     if text is None or text == "auto":
         return text
-    return integers("--gpu-layers", text, least=0)[0]
+    try:
+        number = int(text)
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise typer.BadParameter(
+            f"expected a number of 0 or more, or auto, got {text!r}", param_hint="--gpu-layers"
+        )
+    return number

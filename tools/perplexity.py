@@ -12,7 +12,7 @@ import typer
 
 from .loading import load_model
 from .messages import note
-from .options import DeviceName, Json, Threads
+from .options import DeviceName, GpuLayers, Json, Threads, gpu_layers
 
 if TYPE_CHECKING:
     from ..bench.perplexity import Estimate
@@ -38,15 +38,19 @@ def perplexity(
     seqs: Sequences = 1,
     threads: Threads = None,
     device: DeviceName = "auto",
+    layers: GpuLayers = None,
     as_json: Json = False,
 ) -> None:
     """Cut a text into chunks and score the second half of each."""
     from ..bench.perplexity import Perplexity, cut
+    from ..engine.offload import Offload
 
     if chunks == 0:
         raise typer.BadParameter("expected 1 or more, or -1 for all, got 0", param_hint="--chunks")
+    # A cache of all sequences is what has to fit beside the layers.
+    offload = Offload(gpu_layers(layers), ctx * seqs)
     text = _read(file)
-    loaded = load_model(model, device, threads)
+    loaded = load_model(model, device, threads, offload=offload)
     parts = cut(loaded, text, ctx, chunks)
     measured = Perplexity(loaded, ctx, min(seqs, len(parts)))
     watched = sys.stderr is not None and sys.stderr.isatty()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from .loading import load_model
-from .options import DeviceName, Json, ModelPath, Threads
+from .options import DeviceName, GpuLayers, Json, ModelPath, Threads, gpu_layers
 from .run import (
     CacheTypeK,
     CacheTypeV,
@@ -109,6 +109,7 @@ def check(
     tolerance: Tolerance = 0.0,
     threads: Threads = None,
     device: DeviceName = "auto",
+    layers: GpuLayers = None,
     as_json: Json = False,
 ) -> None:
     """Generate with and without drafts, side by side; exit with 1 at the first token that differs,
@@ -147,7 +148,7 @@ def check(
     if not asked.kinds:
         raise typer.BadParameter("expected drafters to check, got none", param_hint="--spec")
     asked.check()
-    loaded = load_model(model, device, threads, draft_head)
+    loaded = load_model(model, device, threads, draft_head, asked.offload(gpu_layers(layers), ctx))
     caches: dict[str, Any] = {"cache_type_k": cache_type_k, "cache_type_v": cache_type_v}
     speculation = asked.open(device, threads)
     assert speculation is not None

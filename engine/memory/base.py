@@ -105,6 +105,12 @@ class Memory(ABC):
         it may have damaged is rebuilt by running committed tokens again."""
         self._pending[seq] = 0
 
+    def lose_last(self, seq: int, n: int) -> None:
+        """Like `lose`, of passes whose n tokens were committed before it showed that they failed:
+        these are forgotten, too."""
+        self.lose(seq)
+        self._remove(seq, self._length[seq] - n)
+
     @abstractmethod
     def max_rollback(self, seq: int) -> int:
         """The most pending tokens that commit can forget."""

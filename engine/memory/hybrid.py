@@ -65,6 +65,13 @@ class HybridMemory(Memory):
         for part in self.parts:
             part.lose(seq)
 
+    def lose_last(self, seq: int, n: int) -> None:
+        """Every part loses them."""
+        self._pending[seq] = 0
+        self._length[seq] -= n
+        for part in self.parts:
+            part.lose_last(seq, n)
+
     def max_rollback(self, seq: int) -> int:
         """What the weakest part allows."""
         return min(p.max_rollback(seq) for p in self.parts)

@@ -129,6 +129,12 @@ class RecurrentMemory(Memory):
             self._rerun[seq] = self._length[seq]
         super().lose(seq)
 
+    def lose_last(self, seq: int, n: int) -> None:
+        """All committed tokens but these run again from an empty state."""
+        self._reset(seq)
+        self._length[seq] -= n
+        self._pending[seq], self._rerun[seq] = 0, self._length[seq]
+
     def _intact(self, seq: int) -> bool:
         """Whether the last pass left the committed state alone, wherever it broke off."""
         return False

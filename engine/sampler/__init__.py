@@ -1,6 +1,6 @@
 """Choosing the next token from logits: parameters, the chain of filters, and the draw."""
 
 from .params import SamplerParams
-from .sampler import Sampler
+from .sampler import DeviceDraw, Sampler
 
-__all__ = ["Sampler", "SamplerParams"]
+__all__ = ["DeviceDraw", "Sampler", "SamplerParams"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 
 from ...graph.errors import RequestError
-from ..random import MAX_SEED
+from ...graph.random import MAX_SEED
 
 _INT_MAX = 2**31 - 1
 

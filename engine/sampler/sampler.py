@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from ...graph.errors import BackendError, RequestError
-from ..random import uniform
+from ...graph.random import uniform
 from .chain import CHAIN, Candidates, ChainState, draw, softmax_weights
 from .params import SamplerParams
 from .window import TokenWindow
+
+# Sorting more of them takes a device longer than the host needs.
+MOST_CANDIDATES = 1000
 
 
 @lru_cache(maxsize=4)
@@ -26,6 +30,17 @@ def _vocabulary(n_vocab: int) -> np.ndarray:
 def _random_seed() -> int:
     # 32 bits, so that the reported seed survives clients that read JSON numbers as doubles.
     return int.from_bytes(os.urandom(4), "little")
+
+
+@dataclass(frozen=True)
+class DeviceDraw:
+    """How many of the largest logits to draw from, and how: the inputs of op `sample`."""
+
+    candidates: int
+    temperature: float
+    top_p: float
+    min_p: float
+    seed: int
 
 
 class Sampler:
@@ -72,9 +87,18 @@ class Sampler:
         return self._state.params
 
     @property
-    def takes_largest(self) -> bool:
-        """Whether `sample` gives the first largest logit, whatever was accepted before."""
-        return self.params.greedy and not self._pick_steps
+    def device_draw(self) -> DeviceDraw | None:
+        """What gives the same tokens as `sample` from the largest logits alone, whatever was
+        accepted before; None where it takes more: logit_bias, penalties, more candidates."""
+        p = self.params
+        if self._pick_steps:
+            return None
+        if p.greedy:
+            return DeviceDraw(1, 0.0, p.top_p, p.min_p, self._seed)
+        # With as many candidates as tokens top_k is off, and the draw is in the order of ids.
+        if not 1 <= p.top_k <= min(MOST_CANDIDATES, self._n_vocab - 1):
+            return None
+        return DeviceDraw(p.top_k, p.temperature, p.top_p, p.min_p, self._seed)
 
     @property
     def seed(self) -> int:

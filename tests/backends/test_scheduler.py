@@ -100,7 +100,7 @@ def test_names_with_commas_make_a_split_device() -> None:
 def test_weights_pin_their_nodes() -> None:
     plan = split(layer(), CPU, REFERENCE, lives_on={"w": 1})
     assert causes(plan)["product"] == (1, "weights")
-    assert causes(plan)["sum"] == (0, "neighbour")
+    assert {causes(plan)[name] for name in ("norm", "gate", "sum")} == {(1, "layer")}
     same(plan, CPU.compile(layer()), [{"x": random(1, 3, 64)}], exact=False)
 
 
@@ -115,6 +115,41 @@ def test_the_largest_weight_decides() -> None:
     g.output("y", g.get_rows(table, g.constant(np.array([3, 1], np.int32), "ids"), name="rows"))
     plan = split(g, CPU, REFERENCE, lives_on={"ids": 0, "table": 1})
     assert causes(plan) == {"rows": (1, "weights")}
+
+
+def chain() -> Graph:
+    """A table's rows, then three layers that each add a product to what comes; a shared factor."""
+    g = Graph("chain")
+    x = g.get_rows(g.constant(random(0, 8, 64), "table"), g.input("ids", (3,), "i32"), name="rows")
+    shared = g.constant(random(1, 64), "shared")
+    for i in range(3):
+        product = g.mul_mat(x, g.constant(random(i, 64, 64), f"w{i}"), name=f"product{i}")
+        x = g.add(x, g.mul(product, shared), name=f"sum{i}")
+    g.output("y", x)
+    return g
+
+
+def test_nodes_follow_what_lives_somewhere() -> None:
+    plan = split(chain(), CPU, REFERENCE, lives_on={"w0": 1, "w1": 1, "w2": 0})
+    where = {name: backend for name, (backend, _) in causes(plan).items()}
+    assert where["rows"] == 1, "what leads to the first layer is where that is"
+    assert [where[f"sum{i}"] for i in range(3)] == [1, 1, 0]
+    assert [s.backend for s in plan.segments] == [1, 0]
+    assert [str(c.spec) for c in plan.copies] == ["f32[3,64]"]
+    runs = [{"ids": np.array([5, i, 1], np.int32)} for i in range(2)]
+    same(plan, REFERENCE.compile(chain()), runs, exact=False)
+
+
+def test_plans_that_read_other_weights_share_what_is_loaded() -> None:
+    backend = SplitBackend([CPU, REFERENCE], {"a": 0, "b": 1, "c": 0})
+    data = {name: host_tensor(random(1, 4, 8)) for name in "abcd"}
+    weights = backend.load_weights(data)
+    first = weights.on(0, frozenset("a"))
+    assert set(first.tensors) == {"a", "c", "d"}, "what lives there, and what lives nowhere"
+    assert weights.on(0, frozenset("ac")) is first and weights.on(0, frozenset("d")) is first
+    other = weights.on(0, frozenset("ab"))
+    assert set(other.tensors) == {"a", "b"} and weights.on(0, frozenset("b")) is other
+    assert set(weights.on(1, frozenset("d")).tensors) == {"b", "d"}
 
 
 @pytest.mark.parametrize("where", [-1, 2])

@@ -11,7 +11,7 @@ from cuda_rig import Op, backend, needs_cuda
 from riverrun.backends.row_exact import input_names
 from riverrun.bench.op_cases import small_cases
 from riverrun.graph import Graph
-from riverrun.graph.case import BoundCase
+from riverrun.graph.case import BoundCase, Fixed
 from riverrun.graph.errors import BackendError
 
 pytestmark = needs_cuda
@@ -21,20 +21,29 @@ PER_SEQUENCE = ("state_rows", "start", "head", "log_head", "n_replay", "n_held",
 INDICES = ("ids", "idx", "seq_offsets", "positions", "block_table", *PER_SEQUENCE)
 # Where a negative value says that nothing is meant.
 NEGATIVE = {("write_rows", "idx"), ("mul_mat_id", "ids")}
+# Ops that look nothing up: any position can be rotated to, and any token be chosen.
+VALUES = ("rope", "sample")
 PER_INPUT = 4
 
 
+def tokens(case: BoundCase) -> bool:
+    """Whether a case has any, or is not over ragged batches."""
+    names = input_names(case)
+    declared = case.inputs[names.index("seq_offsets")] if "seq_offsets" in names else None
+    return not isinstance(declared, Fixed) or bool(declared.values[-1])
+
+
 def cases() -> list[tuple[BoundCase, str]]:
-    """The first cases of each op for each input of indices, which all have."""
+    """The first cases of each op for each input of indices."""
     found: list[tuple[BoundCase, str]] = []
-    for case in small_cases():
+    for case in filter(tokens, small_cases()):
         for name in INDICES:
             if name not in input_names(case):
                 continue
             declared = case.inputs[input_names(case).index(name)]
             same = [c for c, n in found if (c.op.name, n) == (case.op.name, name)]
-            # Any position can be rotated to, and a window does not look at the first page.
-            looked_at = case.op.name != "rope" and not getattr(case.op, "window", 0)
+            # A window does not look at the first page.
+            looked_at = case.op.name not in VALUES and not getattr(case.op, "window", 0)
             if declared is not None and declared.shape and len(same) < PER_INPUT and looked_at:
                 found.append((case, name))
     return found

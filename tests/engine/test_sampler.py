@@ -7,10 +7,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from riverrun.engine.random import uniform
 from riverrun.engine.sampler import Sampler, SamplerParams
 from riverrun.engine.sampler.chain import CHAIN, Candidates, draw, min_p, scale, top_k, top_p
 from riverrun.engine.sampler.window import TokenWindow
+from riverrun.graph.random import uniform
 
 OFF = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 

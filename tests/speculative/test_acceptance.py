@@ -9,10 +9,10 @@ from functools import cache
 import numpy as np
 import pytest
 from riverrun.engine.chooser import Chooser
-from riverrun.engine.random import uniform
 from riverrun.engine.sampler import Sampler, SamplerParams
 from riverrun.engine.sampler.chain import draw
 from riverrun.graph.errors import RequestError
+from riverrun.graph.random import uniform
 from riverrun.speculative.acceptance import RULES, Rule, find_rule, match, reject
 from riverrun.speculative.chain import DRAFTING
 from riverrun.speculative.drafter import Distribution, Draft

@@ -97,7 +97,9 @@ def test_report(capsys: pytest.CaptureFixture[str]) -> None:
     outcome = run_cli(capsys, *SMALL, "--json")
     assert (outcome.code, outcome.err) == (0, "")
     report = json.loads(outcome.out)
-    assert " ".join(report) == ("model device threads isa n_ctx repetitions peer results memory")
+    assert " ".join(report) == (
+        "model device threads isa on_host n_ctx repetitions peer results memory"
+    )
     assert (report["model"], report["device"], report["n_ctx"]) == (DEMO.name, DEVICE, 18)
     rows = report["results"]
     assert [(row["test"], row["n"]) for row in rows] == [("pass", 1), ("pass", 3), ("decode", 2)]

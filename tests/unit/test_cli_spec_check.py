@@ -162,7 +162,7 @@ def split() -> rr.Model:
     """The demo model on the CPU, but for `silu`, which the reference backend computes."""
     parts = SplitBackend([Without(CpuBackend(2), "silu"), ReferenceBackend()])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("riverrun.engine.model.open_backend", lambda *_: parts)
+        patch.setattr("riverrun.engine.offload.open_backend", lambda *_: parts)
         return rr.engine.Model(load_file(DEMO), "cpu")
 
 

@@ -17,7 +17,7 @@ IEEE double; w[2] and w[3] are unused.
 
 from __future__ import annotations
 
-from ..graph.errors import RequestError
+from .errors import RequestError
 
 _M0, _M1 = 0xD2511F53, 0xCD9E8D57
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85

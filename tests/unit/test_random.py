@@ -6,8 +6,8 @@ import itertools
 
 import numpy as np
 import pytest
-from riverrun.engine.random import philox4x32_10, uniform
 from riverrun.graph.errors import RequestError
+from riverrun.graph.random import philox4x32_10, uniform
 
 # Random123's known answers: counter, key, output.
 KNOWN_ANSWERS = [

@@ -1,0 +1,111 @@
+"""Decoding ahead of the host on a card: tokens and sessions as of decoding pass by pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from ahead_rig import PROMPT, begin, boundary, draws, left_behind, rounds, text
+from cuda_rig import backend, needs_cuda, slow, thinned
+from riverrun.engine.ahead import AheadDecoding, AheadPass
+from riverrun.engine.decoding import open_decoding
+from riverrun.graph.errors import BackendError
+from rollback_rig import tiny
+
+pytestmark = needs_cuda
+ASKED: Mapping[str, Mapping[str, Any]] = {
+    "greedy": {"temperature": 0},
+    "default": {"seed": 3},
+    "hot": {"seed": 2**64 - 5, "temperature": 1.7, "top_k": 100, "top_p": 1, "min_p": 0},
+}
+KEPT = [
+    ("qwen35", "replay"),
+    pytest.param("qwen35", "snapshots", marks=slow),
+    ("gemma3", "auto"),
+    pytest.param("llama", "auto", marks=slow),
+]
+
+
+def sessions(variant: str, rollback: str = "auto", n_ctx: int = 64) -> list[Any]:
+    model = tiny(variant, "cuda")
+    return [model.session(n_ctx, rollback=rollback, n_rs_seq=1) for _ in range(2)]
+
+
+@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
+@pytest.mark.parametrize("variant, rollback", KEPT)
+def test_same_tokens_and_same_session(
+    variant: str, rollback: str, asked: Mapping[str, Any]
+) -> None:
+    one, two = sessions(variant, rollback)
+    n = thinned(40, 8)
+    got = text(one, True, n, **asked)
+    assert got == text(two, False, n, **asked) and len(got[0]) == n
+    assert left_behind(one, 1) == left_behind(two, 1)
+
+
+@pytest.mark.parametrize("variant", ["qwen35", "gemma3"])
+def test_the_context_ends(variant: str) -> None:
+    one, two = sessions(variant, n_ctx=12)
+    got = text(one, True, seed=2)
+    assert got == text(two, False, seed=2) and (len(got[0]), got[1]) == (7, "length")
+    assert left_behind(one, 0) == left_behind(two, 0)
+
+
+@pytest.mark.parametrize("variant, rollback", KEPT)
+def test_closed_early_and_gone_on(variant: str, rollback: str) -> None:
+    found = []
+    for session, way in zip(sessions(variant, rollback), (True, False), strict=True):
+        session.prefill(PROMPT)
+        tokens = rounds(session, way, 7, 3, seed=6)
+        prompt = [*PROMPT, 7, *tokens[:-1], 9]
+        assert session.tokens() == prompt[:-1]
+        longer = text(session, way, 3, seed=6, prompt=prompt, options={"cache_prompt": True})
+        found.append((tokens, longer, left_behind(session, 1)))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("number", [0, 2])
+@pytest.mark.parametrize("variant", ["qwen35", "gemma3"])
+def test_a_failing_pass(variant: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was chosen before it stays; the session goes on from there."""
+    one, two = sessions(variant)
+    start, started = AheadPass.start, []
+
+    def spoiled(self: AheadPass, seq: int, first: int) -> None:
+        wrong = len(started) == number
+        started.append(first)
+        if not wrong:
+            start(self, seq, first)
+            return
+        with monkeypatch.context() as patch:
+            patch.setattr(self.step, "fill", lambda *_: spoil(self))
+            start(self, seq, first)
+
+    def spoil(ahead: AheadPass) -> None:
+        ahead.bound.inputs["kv_rows"][...] = 10**6
+
+    monkeypatch.setattr(AheadPass, "start", spoiled)
+    generation = begin(one, True, 20, seed=4)
+    with pytest.raises(BackendError, match="1000000"):
+        list(generation)
+    # A pass may tell of a fault in the one that started after it.
+    assert max(1, number) <= len(generation.tokens) <= number + 1
+    assert one.tokens() == PROMPT + generation.tokens[:-1]
+    two.evaluate([(0, one.tokens())], want="none")
+    assert [one.decode(t).tobytes() for t in (3, 4)] == [two.decode(t).tobytes() for t in (3, 4)]
+    monkeypatch.undo()
+    assert text(one, True, 4, seed=4, prompt=[8]) == text(two, False, 4, seed=4, prompt=[8])
+
+
+def test_a_model_on_a_card_runs_ahead() -> None:
+    assert type(open_decoding(tiny("qwen35", "cuda"), None, 32, None)) is AheadDecoding
+
+
+@pytest.mark.parametrize("k", [2, 40, pytest.param(300, marks=slow)])
+def test_the_op_draws_what_the_sampler_draws(k: int) -> None:
+    draws(backend(), k, thinned(40, 4))
+
+
+def test_the_op_draws_with_the_number_of_the_sampler() -> None:
+    boundary(backend())

@@ -1,0 +1,329 @@
+"""Which layers go where: sizes, shares of cards, places of weights and states, and that a cut costs
+one copy of the rows that pass it. No card is needed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cli import run_cli
+from paths import DEMO
+from riverrun.backends import SplitBackend, cuda, open_backend
+from riverrun.backends.scheduler import SplitPlan, SplitPools
+from riverrun.engine import Model, offload
+from riverrun.engine.offload import (
+    Layers,
+    Offload,
+    filled,
+    fits,
+    layer_of,
+    open_for,
+    shares,
+    state_bytes,
+)
+from riverrun.graph import TensorSpec
+from riverrun.graph.errors import BackendError, RequestError
+from riverrun.models import ModelFile, load_file
+from riverrun.models.step import Capacity, StepShape
+from tiny_models import N_EMBD, VARIANTS
+
+MIXED = ("llama,tied", "llama,factors", "qwen3,untied", "gemma3", "qwen35,mtp", "qwen35moe,mtp")
+CAPACITIES = {
+    "plain": Capacity(2, 2, 1),
+    "replay": Capacity(2, 2, 1, log=6),
+    "snapshots": Capacity(2, 2, 1, planes=3),
+    "windowed": Capacity(2, 2, 1, window_pages=1),
+}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ModelFile]:
+    folder = tmp_path_factory.mktemp("offload")
+    return {v: load_file(VARIANTS[v]().write(folder / f"{v}.gguf"), 64) for v in MIXED}
+
+
+def layers_of(source: ModelFile, n_cards: int = 1) -> Layers:
+    return Layers(source.specs, state_bytes(source, Offload(n_ctx=64)), n_cards)
+
+
+def splits(total: int) -> list[list[int]]:
+    """Layers of each card; what is missing is elsewhere."""
+    return [[1], [2], [total - 1], [2, total - 2], [1, 1]]
+
+
+def across(source: ModelFile, counts: list[int]) -> SplitBackend:
+    """CPU backends that stand for the cards and for the processor."""
+    layers = layers_of(source, len(counts))
+    n = len(counts) + (sum(counts) < layers.total)
+    return SplitBackend([open_backend("cpu", 1) for _ in range(n)], layers.homes(counts))
+
+
+@pytest.mark.parametrize(
+    ("name", "layer"),
+    [
+        ("blk.3.attn_q.weight", 3),
+        ("blk.12.nextn.eh_proj.weight", 12),
+        ("cache_k.0", 0),
+        ("ssm_log.17", 17),
+        ("token_embd.weight", None),
+        ("output.weight", None),
+        ("rope_freqs.weight", None),
+        ("next_token", None),
+        ("v.blk.3.weight", None),
+    ],
+)
+def test_layers_of_names(name: str, layer: int | None) -> None:
+    assert layer_of(name) == layer
+
+
+def test_shares_are_in_proportion() -> None:
+    assert shares([1] * 8, [1, 1]) == [4, 4]
+    assert shares([1] * 8, [3, 1]) == [6, 2]
+    assert shares([1] * 8, [1, 1, 2]) == [2, 2, 4]
+    assert shares([4, 1, 1, 1, 1], [1, 1]) == [1, 4]
+    assert shares([5], [1, 1]) == [0, 1] and shares([], [1, 1]) == [0, 0]
+
+
+def test_cards_are_filled_in_turn() -> None:
+    assert filled([2, 8, 9], [10, 10]) == [2, 1] and fits([2, 8, 9], [10, 10], [2, 1])
+    assert shares([2, 8, 9], [10, 10]) == [1, 2] and not fits([2, 8, 9], [10, 10], [1, 2])
+    assert filled([9, 9], [1, 10]) == [0, 2] and not fits([9, 9], [1, 10], [0, 2])
+
+
+def weights(sizes: list[int], **ends: int) -> dict[str, TensorSpec]:
+    """A weight of so many bytes in each layer, and others by name."""
+    named = {f"blk.{i}.w.weight": n for i, n in enumerate(sizes)}
+    named |= {f"{name}.weight": n for name, n in ends.items()}
+    return {name: TensorSpec((n // 4,)) for name, n in named.items()}
+
+
+def counts(layers: Layers, free: list[int], asked: int | str | None, reserve: int = 0) -> list[int]:
+    return layers.counts(free, Offload(asked, reserve=reserve))
+
+
+def test_as_many_as_fit() -> None:
+    layers = Layers(weights([400] * 4, token_embd=800, output=800), {"cache_k.3": 100})
+    assert layers.total == 5 and layers.sizes == [1200, 400, 400, 500, 800]
+    for free, n in {3300: 5, 3299: 4, 2099: 3, 1300: 2, 1299: 1, 800: 1, 799: 0, 0: 0}.items():
+        assert counts(layers, [free], "auto") == [n], free
+    assert counts(layers, [1299 + 64], "auto", reserve=64) == [1]
+    assert counts(layers, [0], None) == [5] and counts(layers, [0], 99) == [5]
+    assert counts(layers, [0], 2) == [2] and counts(layers, [0], 0) == [0]
+
+
+def test_several_cards_take_what_fits_on_them() -> None:
+    layers = Layers(weights([200, 800, 900], token_embd=0, output=0), {}, 2)
+    assert counts(layers, [1000, 1000], "auto") == [2, 2]
+    assert counts(layers, [900, 1000], "auto") == [1, 2], "the first layer stays behind"
+    assert sum(counts(layers, [1000, 10], None)) == 4
+    assert counts(layers, [0, 0], None, reserve=512) != [0, 4], "none has room: by halves"
+
+
+def test_tied_weights_count_as_the_head() -> None:
+    specs = weights([400] * 2, token_embd=800)
+    assert Layers(specs, {}).sizes == [400, 400, 800]
+    two = Layers(specs, {}, 2)
+    assert two.homes([2, 1]) == {"blk.0.w.weight": 0, "blk.1.w.weight": 0}
+    # The first card may need the embedding as well.
+    assert counts(two, [1599, 800], "auto") == [1, 1] and counts(two, [1600, 800], "auto") == [2, 1]
+
+
+@pytest.mark.parametrize("asked", [-1, "many", 2.5, ""])
+def test_what_is_no_number_of_layers(asked: Any) -> None:
+    with pytest.raises(RequestError, match="gpu_layers should be 0 or more, or 'auto'"):
+        Offload(asked)
+
+
+def test_homes(files: dict[str, ModelFile]) -> None:
+    source = files["qwen35,mtp"]
+    layers = layers_of(source, 2)
+    block = layers.total - 2
+    homes = layers.homes([1, 2])
+    assert homes["output.weight"] == homes["output_norm.weight"] == homes["draft_head.weight"] == 1
+    assert homes[f"blk.{block}.nextn.eh_proj.weight"] == homes[f"cache_k.{block}"] == 1
+    assert homes[f"cache_k.{block - 1}"] == homes[f"blk.{block - 1}.attn_q.weight"] == 0
+    assert homes["token_embd.weight"] == homes["ssm_state.0"] == homes["conv_log.0"] == 2
+
+
+@pytest.mark.parametrize("variant", MIXED)
+@pytest.mark.parametrize("kind", ["step", "prefill"])
+def test_a_cut_costs_one_copy(files: dict[str, ModelFile], variant: str, kind: str) -> None:
+    source = files[variant]
+    for split in splits(layers_of(source).total):
+        backend = across(source, split)
+        for shape in (StepShape(1, 1, 1), StepShape(8, 2, 2), StepShape(4, 1, 4, hidden=True)):
+            graph = source.arch.build(shape, CAPACITIES["replay"], source.specs)
+            plan = backend.compile(graph, kind)
+            order = [segment.backend for segment in plan.segments]
+            # A card that only has the block for further tokens has no part in this.
+            homes = {backend.lives_on[n] for n in plan.constants if n in backend.lives_on}
+            assert len(order) == len(homes) and set(order) == homes, (split, order)
+            rows = [(c.spec.nbytes, c.source, c.target) for c in plan.copies]
+            step = 4 * N_EMBD * shape.n_tokens
+            # The head's card gets the rows that want logits; they may be fewer.
+            assert all(n <= step for n, _, _ in rows), (split, plan.copies)
+            assert [(a, b) for _, a, b in rows] == [(i, i + 1) for i in range(len(order) - 1)]
+
+
+@pytest.mark.parametrize("variant", MIXED)
+@pytest.mark.parametrize("memory", CAPACITIES)
+def test_states_are_where_their_layers_are(
+    files: dict[str, ModelFile], variant: str, memory: str
+) -> None:
+    source, capacity = files[variant], CAPACITIES[memory]
+    programs = [source.arch.build]
+    if "mtp" in variant:
+        programs.append(source.arch.mtp)
+    if "qwen35" in variant and memory == "replay":
+        programs.append(source.arch.folds)
+    for split in splits(layers_of(source).total):
+        backend = across(source, split)
+        for build in programs:
+            for shape in (StepShape(1, 1, 1), StepShape(16, 2, 1)):
+                graph = build(shape, capacity, source.specs)
+                for kind in ("step", "prefill"):
+                    plan = backend.compile(graph, kind)
+                    require_homes(plan, backend)
+
+
+def require_homes(plan: SplitPlan, backend: SplitBackend) -> None:
+    pools = SplitPools(plan.states, backend.backends, backend.lives_on)
+    assert plan.placement.homes == pools.homes
+    for name in plan.states:
+        assert name in backend.lives_on, name
+    for segment, part in zip(plan.segments, plan.plans, strict=True):
+        pools.on(segment.backend, part.states)
+        for name in part.constants:
+            assert backend.lives_on.get(name, segment.backend) == segment.backend, name
+
+
+def logits(model: Model, ids: list[int]) -> np.ndarray:
+    session = model.session(n_ctx=64, n_rs_seq=2)
+    found = [session.evaluate([(0, ids[:12])], want="all").logits]
+    found += [session.decode(token)[None] for token in ids[12:]]
+    return np.concatenate([np.array(rows).reshape(-1, rows.shape[-1]) for rows in found])
+
+
+@pytest.mark.parametrize("variant", MIXED)
+def test_a_split_computes_the_same_bits(files: dict[str, ModelFile], variant: str) -> None:
+    source = files[variant]
+    whole, ids = Model(source, "cpu", 1), list(range(3, 19))
+    want = logits(whole, ids)
+    for split in splits(layers_of(source).total):
+        model = Model(source, "cpu", 1)
+        model.backend = across(source, split)
+        model.weights = model.backend.load_weights(source.weights)
+        np.testing.assert_array_equal(logits(model, ids), want, str(split))
+
+
+def test_what_a_session_adds_has_a_place() -> None:
+    parts = [open_backend("cpu", 1), open_backend("cpu", 1)]
+    pools = SplitPools({"a.1": TensorSpec((4,))}, parts, {"a.1": 1, "b.1": 1})
+    pools.add({"b.1": TensorSpec((2,)), "c": TensorSpec((1,))})
+    pools.write("b.1", 0, 3)
+    assert pools.parts[1].array("b.1").tolist() == [3, 0] and pools.nbytes == 28
+    assert pools.homes == {"a.1": 1, "b.1": 1, "c": 0}
+
+
+@pytest.fixture
+def two_cards(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Devices cuda and cuda:1 that are processors with 1 MiB free; names that were opened."""
+    opened: list[str] = []
+
+    def pretend(name: str, threads: int | None = None) -> Any:
+        opened.append(name)
+        return open_backend(name.replace("cuda:1", "cpu").replace("cuda", "cpu"), threads)
+
+    monkeypatch.setattr(offload, "open_backend", pretend)
+    monkeypatch.setattr(offload, "free_bytes", lambda name: 1 << 20)
+    return opened
+
+
+@pytest.mark.parametrize(
+    ("device", "asked", "opened"),
+    [
+        ("cpu", None, ["cpu"]),
+        ("cuda", None, ["cuda"]),
+        ("cuda,cpu", None, ["cuda,cpu"]),
+        ("cuda", 0, ["cpu"]),
+        ("cuda,reference", 0, ["reference"]),
+        ("cuda", 99, ["cuda"]),
+        ("cuda,reference", 99, ["cuda,reference"]),
+        ("cuda", 2, ["cuda", "cpu"]),
+        ("cpu,cuda", 2, ["cuda", "cpu"]),
+        ("cuda,reference", 2, ["cuda", "reference"]),
+        ("cuda, cuda:1", None, ["cuda", "cuda:1"]),
+        ("cuda,cuda:1,cpu", None, ["cuda", "cuda:1", "cpu"]),
+        ("cuda,cuda:1", 2, ["cuda", "cuda:1", "cpu"]),
+        ("cuda", "auto", ["cpu"]),
+    ],
+)
+def test_devices_that_are_opened(
+    files: dict[str, ModelFile],
+    two_cards: list[str],
+    device: str,
+    asked: int | str | None,
+    opened: list[str],
+) -> None:
+    open_for(files["qwen35,mtp"], device, 1, Offload(asked))
+    assert two_cards == opened
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference", "cpu,reference"])
+def test_layers_without_cards_are_refused(files: dict[str, ModelFile], device: str) -> None:
+    with pytest.raises(BackendError, match=rf"gpu_layers \(--gpu-layers\).*'{device}' has none"):
+        open_for(files["qwen3,untied"], device, 1, Offload(3))
+
+
+def test_a_device_that_is_none_is_told_first(files: dict[str, ModelFile]) -> None:
+    with pytest.raises(BackendError, match="'cudax' is not in this build"):
+        open_for(files["qwen3,untied"], "cudax", 1, Offload(3))
+
+
+def test_layers_without_kernels_for_cards(
+    files: dict[str, ModelFile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda, "_cuda", None)
+    monkeypatch.setattr(cuda, "_MISSING", "cannot import name '_cuda'", raising=False)
+    for device, asked in (("cuda", 3), ("cuda,cuda:1", None), ("cuda", "auto")):
+        with pytest.raises(BackendError, match="this build of riverrun has no CUDA kernels; ins"):
+            open_for(files["qwen3,untied"], device, 1, Offload(asked))
+
+
+COMMANDS = {
+    "run": ("run", DEMO, "-p", "x"),
+    "bench": ("bench", DEMO),
+    "bench spec": ("bench", "spec", DEMO),
+    "spec check": ("spec", "check", DEMO, "-p", "x"),
+    "perplexity": ("perplexity", DEMO, Path(__file__)),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("value", ["-1", "x", "3,4", "1.5", ""])
+def test_usage(command: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = run_cli(capsys, *COMMANDS[command], "--gpu-layers", value)
+    assert outcome.is_short_error(2) and "--gpu-layers" in outcome.err, outcome
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("value", ["3", "auto"])
+def test_no_cards(command: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = run_cli(capsys, *COMMANDS[command], "--gpu-layers", value, "--device", "cpu")
+    assert outcome.is_short_error(1) and "device 'cpu' has none" in outcome.err, outcome
+
+
+def test_room_for_a_draft_model(tmp_path: Path) -> None:
+    from riverrun.tools.speculation import Asked
+
+    draft = tmp_path / "draft.gguf"
+    draft.write_bytes(bytes(1000))
+    asked = Asked("draft", draft, n_rs_seq=4)
+    plain = asked.offload(7, 64)
+    assert plain == Offload(7, 64, 4)
+    assert asked.offload("auto", 64) == replace(
+        plain, gpu_layers="auto", reserve=plain.reserve + 1000
+    )
