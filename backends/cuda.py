@@ -74,6 +74,11 @@ def serves(architectures: str, major: int, minor: int) -> bool:
         number, _, form = item.strip().partition("-")
         digits = number.rstrip("af")
         own = (int(digits[:-1]), int(digits[-1]))
+        # Code for an architecture's own features ("90a") runs there only.
+        if digits != number:
+            if own == (major, minor):
+                return True
+            continue
         if form != "virtual" and own[0] == major and own[1] <= minor:
             return True
         if form != "real" and own <= (major, minor):

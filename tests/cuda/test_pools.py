@@ -168,6 +168,7 @@ def test_weights_that_do_not_fit_are_refused_before_memory_is_taken(
             backend().load_weights(weights)
         assert made.n == 0
     with scarce(DEMO.stat().st_size // 2):
+        made = Counted(monkeypatch, "CardMemory")
         with pytest.raises(BackendError, match=told.format(r"\d+")):
             rr.load(DEMO, device="cuda")
         assert made.n == 0
