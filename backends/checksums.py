@@ -23,9 +23,9 @@ class ChecksumPlan(KeepingPlan):
         super().__init__(graph, kind, backend, self._print)
         self.runs = 0
 
-    def bind(self, weights: Any, pools: Pools) -> BoundPlan:
+    def bind(self, weights: Any, pools: Pools, **more: Any) -> BoundPlan:
         """The inner plan, bound; padding rows run too, for what is left in them differs."""
-        return BoundChecksum(self, self.inner.bind(weights, pools))
+        return BoundChecksum(self, self.inner.bind(weights, pools, **more))
 
     def _print(self, bound: BoundKeeping, rows: int | None) -> None:
         self.runs += 1

@@ -135,9 +135,9 @@ class TimedPlan(Plan):
             atexit.register(report)
         _reports.append(self.times)
 
-    def bind(self, weights: Any, pools: Pools) -> BoundPlan:
-        """The inner plan, bound."""
-        return BoundTimed(self.inner.bind(weights, pools), self.times)
+    def bind(self, weights: Any, pools: Pools, **more: Any) -> BoundPlan:
+        """The inner plan, bound; more: what its backend takes besides."""
+        return BoundTimed(self.inner.bind(weights, pools, **more), self.times)
 
     def own_weights(self) -> Any:
         """The inner plan's."""

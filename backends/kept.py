@@ -36,9 +36,9 @@ class KeepingPlan(Plan):
         self.memory = self.inner.memory
         self.seen = seen
 
-    def bind(self, weights: Any, pools: Pools) -> BoundPlan:
-        """The inner plan, bound."""
-        return BoundKeeping(self, self.inner.bind(weights, pools))
+    def bind(self, weights: Any, pools: Pools, **more: Any) -> BoundPlan:
+        """The inner plan, bound; more: what its backend takes besides."""
+        return BoundKeeping(self, self.inner.bind(weights, pools, **more))
 
     def own_weights(self) -> Any:
         """The inner plan's."""

@@ -219,10 +219,11 @@ def test_aligned_bytes_are_aligned_and_zero(size: int, align: int) -> None:
 
 
 def test_devices_open_by_name() -> None:
-    assert [d.name for d in devices()] == ["cpu", "reference"]
-    assert [open_backend(d.name).name for d in devices()] == ["cpu", "reference"]
+    names = [d.name for d in devices() if not d.name.startswith("cuda")]
+    assert names == ["cpu", "reference"]
+    assert [open_backend(name).name for name in names] == names
     assert open_backend().name == devices()[0].name
-    with pytest.raises(BackendError, match=r"'tpu' is not in this build.*: auto, cpu, reference"):
+    with pytest.raises(BackendError, match=r"'tpu' is not in this build.*: auto, .*cpu, reference"):
         open_backend("tpu")
     with pytest.raises(BackendError, match=r"threads should be 1 or more, got 0"):
         open_backend("cpu", 0)
