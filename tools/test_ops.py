@@ -122,13 +122,14 @@ def _usage() -> Iterator[None]:
 
 
 def _require_device(name: str) -> None:
-    from ..backends import devices
+    from ..backends import devices, is_card
     from ..bench.op_cases import unknown
 
     known = ["auto", "null", *(d.name for d in devices())]
     with _usage():
         for part in name.split(","):
-            if part.strip() not in known:
+            # Why a card cannot be used is said when it is opened.
+            if part.strip() not in known and not is_card(part.strip()):
                 raise unknown("backend", part.strip(), known)
 
 

@@ -281,6 +281,11 @@ def test_usage_errors(
     assert outcome.is_short_error(2) and said in outcome.err, outcome
 
 
+def test_a_card_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = run_cli(capsys, "test-ops", "--backend", "cuda:99", "--op", "abs")
+    assert outcome.is_short_error(1) and "cuda" in outcome.err
+
+
 def test_a_case_is_reproduced_by_its_id(capsys: pytest.CaptureFixture[str]) -> None:
     rows = []
     for arguments in (("--case", CASE), ("--op", "rms_norm")):
