@@ -21,6 +21,9 @@ from riverrun.backends.harness import build
 from riverrun.graph.case import BoundCase
 from riverrun.graph.errors import BackendError
 
+# Kernels that are there for the asking are tested like the others.
+os.environ.setdefault("RIVERRUN_CUDA_CHUNKED", "1")
+
 T = TypeVar("T")
 EMULATED = cuda.emulated()
 # Bytes of an emulated card; read anew at each request.

@@ -242,7 +242,7 @@ __global__ void __launch_bounds__(kWalkThreads, buffers > 2 ? 1 : 2)
   for (int n = 0; n < W::kOwnTiles; ++n) store_tile(state + n * kTile, m[n], S);
 }
 
-// Chunks of heads of 128 have only run emulated so far: on a card they are there for the asking.
+// Values of chunks have only been checked emulated so far: on a card they are there for the asking.
 bool asked_for() {
 #ifdef RR_EMULATE
   return true;
@@ -257,8 +257,7 @@ int supports(const rr_node* node, char* why, size_t size) {
   const rr_tensor* in = node->inputs;
   if (in[2].shape[2] != 64 && in[2].shape[2] != 128)
     return refuse(why, size, "chunks are for heads of 64 or 128 values");
-  if (in[2].shape[2] == 128 && !asked_for())
-    return refuse(why, size, "chunks of heads of 128 values need RIVERRUN_CUDA_CHUNKED=1");
+  if (!asked_for()) return refuse(why, size, "chunks need RIVERRUN_CUDA_CHUNKED=1");
   if (in[3].rank != 2) return refuse(why, size, "chunks need one decay for all keys of a head");
   if (in[7].rank != 2) return refuse(why, size, "chunks leave no states after single tokens");
   if (in[2].shape[0] < 2 * kChunk) return refuse(why, size, "chunks are for 128 rows or more");
