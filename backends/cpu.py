@@ -88,22 +88,10 @@ class CpuPlan(NativePlan):
 
     backend: CpuBackend
 
-    def __init__(self, graph: Graph, kind: str, backend: CpuBackend) -> None:
-        super().__init__(graph, kind, backend)
-        self._constants = Weights(graph.data)
-
-    def source(self, weights: Weights, name: str) -> Weights:
-        """Where a constant's data are: the given weights, or the graph itself."""
-        return weights if name in weights.tensors else self._constants
-
     def bind(self, weights: Weights, pools: Pools) -> BoundCpu:
         """Attach weights and pools. Raises GraphError for weights that do not fit."""
         require_weights(self, weights.tensors)
         return BoundCpu(self, weights, pools)
-
-    def own_weights(self) -> Weights:
-        """The constants given while building."""
-        return self._constants
 
 
 class BoundCpu(BoundPlan):

@@ -118,14 +118,6 @@ class CudaPlan(NativePlan):
 
     backend: CudaBackend
 
-    def __init__(self, graph: Graph, kind: str, backend: CudaBackend) -> None:
-        super().__init__(graph, kind, backend)
-        self._constants = CudaWeights(graph.data, backend.card)
-
-    def source(self, weights: CudaWeights, name: str) -> CudaWeights:
-        """Where a constant's data are: the given weights, or the graph itself."""
-        return weights if name in weights.tensors else self._constants
-
     def bind(
         self,
         weights: CudaWeights,
@@ -162,10 +154,6 @@ class CudaPlan(NativePlan):
         card = self.backend.card
         with told():
             return {k: borrowed(card, f"{kind} {k!r}", v, specs[k]) for k, v in arrays.items()}
-
-    def own_weights(self) -> CudaWeights:
-        """The constants given while building."""
-        return self._constants
 
     def pools(self) -> Pools:
         """New memory for the plan's states."""

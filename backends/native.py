@@ -77,6 +77,15 @@ class NativePlan(Plan):
         for value in graph.outputs.values():
             self._locate(value, PLAIN)
         self.native = backend.native_plan(steps, len(self.buffers))
+        self._constants: Any = backend.load_weights(graph.data)
+
+    def source(self, weights: Any, name: str) -> Any:
+        """Where a constant's data are: the given weights, or the graph itself."""
+        return weights if name in weights.tensors else self._constants
+
+    def own_weights(self) -> Any:
+        """The constants given while building."""
+        return self._constants
 
     def _step(self, node: Node) -> tuple[Any, ...]:
         native, kernel, layouts, why = self.backend.choose(node, self.kind == "step")

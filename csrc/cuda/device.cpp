@@ -18,6 +18,8 @@ std::string mib(int64_t bytes) {
   return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB";
 }
 
+}  // namespace
+
 // Two pinned pieces in turn: one is filled while the other is on its way.
 class Staging {
  public:
@@ -58,8 +60,6 @@ void order(cudaStream_t before, cudaStream_t after) {
   cudaEventDestroy(event);
   must(status, "ordering two streams");
 }
-
-}  // namespace
 
 void must(cudaError_t status, const std::string& what) {
   if (status == cudaSuccess) return;
@@ -116,6 +116,13 @@ int64_t Card::free_bytes() const {
   size_t free = 0, total = 0;
   must(cudaMemGetInfo(&free, &total), "asking for free memory");
   return static_cast<int64_t>(free);
+}
+
+void Card::upload(char* to, const char* from, int64_t size) {
+  use();
+  const std::lock_guard<std::mutex> lock(uploading_);
+  if (!staging_) staging_ = std::make_unique<Staging>();
+  staging_->send(to, from, size, stream_);
 }
 
 void Card::synchronize() const {
@@ -200,9 +207,7 @@ void CardMemory::write(int64_t at, const void* from, int64_t size) {
     card_->synchronize();
     return;
   }
-  static std::mutex one_at_a_time;
-  const std::lock_guard<std::mutex> lock(one_at_a_time);
-  Staging().send(data_ + at, static_cast<const char*>(from), size, card_->stream());
+  card_->upload(data_ + at, static_cast<const char*>(from), size);
 }
 
 void CardMemory::fill(int64_t at, int64_t size, int value) {

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include <memory>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 
@@ -33,6 +34,8 @@ CardInfo card_info(int index);
 // The card that an address is memory of; -1 where it is none's.
 int card_of(const void* address);
 
+class Staging;
+
 class Card {
  public:
   explicit Card(int index);
@@ -44,6 +47,8 @@ class Card {
   void use() const;
   int64_t free_bytes() const;
   void synchronize() const;
+  // Copies to the card's memory through pinned memory, which is kept for the next time.
+  void upload(char* to, const char* from, int64_t size);
   // What comes on the card's stream waits for what is on another stream of the card now; and the
   // other way round. Neither waits on the host.
   void follow(cudaStream_t other) const;
@@ -61,6 +66,8 @@ class Card {
   CardInfo info_;
   cudaStream_t stream_ = nullptr;
   Fault* fault_ = nullptr;
+  std::mutex uploading_;
+  std::unique_ptr<Staging> staging_;
 };
 
 // Page-locked host memory, which the card copies from and to in the background.

@@ -3,46 +3,28 @@ weights."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from functools import cache
-
 import numpy as np
 import pytest
-import riverrun.models.quant  # noqa: F401
-from riverrun.backends.cuda import CudaBackend, cards, emulated
+from cuda_rig import backend, needs_cuda, thinned
 from riverrun.backends.harness import outline, run_case
 from riverrun.graph.case import BoundCase, Case, bind_case, f32, fixed, rand
 from riverrun.graph.dtype import dtype
-from riverrun.graph.errors import BackendError
 from riverrun.ops.mul_mat import WEIGHT_TYPES, MulMat
 from riverrun.ops.mul_mat_id import MulMatId
 
 BLOCKS = tuple(t for t in WEIGHT_TYPES if dtype(t).block > 1)
 
 
-@cache
-def backend() -> CudaBackend:
-    """The first card. Skips where there is none."""
-    try:
-        cards()
-    except BackendError as error:
-        pytest.skip(f"no CUDA device: {error}")
-    return CudaBackend()
+pytestmark = needs_cuda
+# In which order the emulator runs threads; a card does as it likes.
+ORDERS = thinned(("any",), ("ascending", "descending", "shuffled"))
 
 
-@pytest.fixture(params=("ascending", "descending", "shuffled"))
-def order(request: pytest.FixtureRequest) -> Iterator[str]:
-    """In which order the emulator runs threads; a card does as it likes."""
-    backend()
-    if not emulated() and request.param != "ascending":
-        pytest.skip("only the emulator has orders")
-    before = os.environ.get("RIVERRUN_EMULATE_ORDER")
-    os.environ["RIVERRUN_EMULATE_ORDER"] = request.param
-    yield request.param
-    del os.environ["RIVERRUN_EMULATE_ORDER"]
-    if before is not None:
-        os.environ["RIVERRUN_EMULATE_ORDER"] = before
+@pytest.fixture(params=ORDERS)
+def order(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """One of these orders."""
+    monkeypatch.setenv("RIVERRUN_EMULATE_ORDER", request.param)
+    return str(request.param)
 
 
 def check(case: BoundCase, worst: float = 1e-5) -> None:
