@@ -16,7 +16,7 @@ class Chooser:
     def __init__(
         self, sampler: Sampler, n_vocab: int, constraint: Constraint | None = None
     ) -> None:
-        self.sampler, self.constraint, self._n_vocab = sampler, constraint, n_vocab
+        self.sampler, self.constraint, self.n_vocab = sampler, constraint, n_vocab
 
     def choose(self, logits: np.ndarray, position: int) -> int:
         """The token for `position` from a row of logits, f32 [at least n_vocab]."""
@@ -35,6 +35,12 @@ class Chooser:
         self.sampler.accept(token)
 
     @property
+    def takes_largest(self) -> bool:
+        """Whether the choice is always the largest logit, the first of equal ones."""
+        draw = self.device_draw
+        return draw is not None and draw.candidates == 1
+
+    @property
     def device_draw(self) -> DeviceDraw | None:
         """What a device needs to choose the same tokens; None where it cannot."""
         return None if self.constraint is not None else self.sampler.device_draw
@@ -51,5 +57,5 @@ class Chooser:
         return tokens[: self.constraint.validate(tokens)]
 
     def _legal(self, logits: np.ndarray) -> np.ndarray:
-        row = logits[: self._n_vocab]
+        row = logits[: self.n_vocab]
         return row if self.constraint is None else self.constraint.mask(row)

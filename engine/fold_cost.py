@@ -32,7 +32,7 @@ def fold_seconds(session: Session, n_tokens: int, n_replay: int, runs: int = RUN
             f"a log of {session.capacity.log} tokens cannot hold {n_replay} to fold and those of a "
             f"pass of {n_tokens}; use fewer"
         )
-    step = session._step(n_tokens, 1, n_tokens, False, "step")
+    step = session.sequences.runner.step(n_tokens, 1, n_tokens)
     memory.reserve([Reservation(0, n_tokens, 1)])
     times: dict[int, list[list[int]]] = {n_replay: [], 0: []}
     try:

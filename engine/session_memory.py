@@ -39,6 +39,25 @@ class SessionMemory:
         """Whether recurrent states are kept along prompts."""
         return self.recurrent is not None and self.prompt_states.limit > 0
 
+    @property
+    def reruns(self) -> bool:
+        """Whether committed tokens run again after a rejection."""
+        return self.recurrent is not None and self.recurrent.reruns
+
+    @property
+    def host_bytes(self) -> int:
+        """Bytes that rollback has copied between state and host memory so far."""
+        return self.recurrent.host_bytes if self.recurrent else 0
+
+    @property
+    def copy_s(self) -> float:
+        """Seconds that rollback's copies of states have taken so far."""
+        return self.recurrent.copy_s if self.recurrent else 0.0
+
+    def folded(self, seq: int = 0) -> int:
+        """Tokens of earlier passes that the last pass brought into the recurrent state."""
+        return self.recurrent.folded(seq) if self.recurrent else 0
+
     def remember(self, seq: int) -> None:
         """Keep the recurrent state of now, so that a later prompt may go on from here."""
         if self.recurrent is not None and self.remembers:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..engine.model import Model
+from ..engine import Model
+from ..engine.sequences import Sequences
 from ..graph.errors import RequestError
 from .acceptance import Rule, find_rule
 from .drafter import Drafter, find_drafter
+from .speculator import Speculator
 
 MOST_DRAFTS = 256
 
@@ -66,6 +67,10 @@ class Speculation:
         """The most drafts that a round can have."""
         return max(self.most(d) for d in self.drafters)
 
+    def open(self, sequences: Sequences) -> Speculator:
+        """Drafters for a session. Raises RequestError when they cannot draft for it."""
+        return Speculator(sequences, self)
+
     def most(self, drafter: type[Drafter]) -> int:
         """The most drafts that a drafter is asked for."""
         return drafter.default_max if self.draft_max is None else self.draft_max
@@ -76,10 +81,6 @@ class Speculation:
         return self.rule or find_rule(self.acceptance)
 
 
-def as_speculation(asked: str | Speculation | Callable[..., object]) -> Speculation:
-    """A Speculation from "KIND[,KIND]" or one that is one already."""
-    if isinstance(asked, Speculation):
-        return asked
-    if isinstance(asked, str):
-        return Speculation(tuple(kind.strip() for kind in asked.split(",")))
-    raise RequestError(f"speculative should be drafters' names or a Speculation, got {asked!r}")
+def speculation_of(names: str) -> Speculation:
+    """The Speculation of "KIND[,KIND]". Raises RequestError for unknown names."""
+    return Speculation(tuple(kind.strip() for kind in names.split(",")))

@@ -186,7 +186,6 @@ def run(
         _print_object(generation)
     else:
         _print_text(generation, prompt if prompt is not None else loaded.tokenizer.decode(ids))
-    generation.decoding.close()
 
 
 def prompt_ids(prompt: str | None, tokens: str | None) -> list[int]:

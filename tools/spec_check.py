@@ -176,7 +176,7 @@ def check(
 
 
 def _object(checked: Check, cause: Cause | None, near_tie: float) -> dict[str, Any]:
-    stats = checked.speculator.statistics
+    stats = checked.speculator.statistics_in_all
     first = None
     if checked.parting and cause:
         first = {
@@ -228,7 +228,7 @@ def _parting(model: Model, parting: Parting, near_tie: float) -> dict[str, Any]:
 
 def _lines(checked: Check, cause: Cause | None, near_tie: float) -> list[str]:
     """The report for people."""
-    stats = checked.speculator.statistics
+    stats = checked.speculator.statistics_in_all
     rounds = f"{stats.rounds} round{'s' * (stats.rounds != 1)}"
     counts = f"{rounds}, accepted {stats.accepted} of {stats.drafted}"
     if not checked.parting or not cause:

@@ -20,9 +20,10 @@ from pathlib import Path
 from . import ops
 from .backends import devices
 from .compiling import compile
-from .engine import Generation, Model, Result, SamplerParams, Session, load
+from .engine import Engine, Generation, Model, Request, Result, SamplerParams, Session
 from .graph import Graph
 from .graph import errors as errors
+from .loading import load
 from .speculative import Speculation
 
 try:
@@ -34,9 +35,11 @@ DEMO_MODEL = Path(__file__).parent / "data" / "riverrun-demo-q8_0.gguf"
 
 __all__ = [
     "DEMO_MODEL",
+    "Engine",
     "Generation",
     "Graph",
     "Model",
+    "Request",
     "Result",
     "SamplerParams",
     "Session",

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
+from typing import TypedDict
 
 from ...graph.errors import RequestError
 from ...graph.random import MAX_SEED
@@ -67,6 +68,21 @@ class SamplerParams:
                     f"{name}: expected an integer in {low} .. {high} ({note}), got {value!r}"
                 )
         _check_bias(self.logit_bias, n_vocab)
+
+
+class Sampling(TypedDict, total=False):
+    """The fields of SamplerParams as keyword arguments, for type checkers."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repeat_penalty: float
+    repeat_last_n: int
+    frequency_penalty: float
+    presence_penalty: float
+    seed: int | None
+    logit_bias: Mapping[int, float]
 
 
 _NUMBERS: tuple[tuple[str, Callable[[float], bool], str], ...] = (
