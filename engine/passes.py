@@ -152,16 +152,14 @@ class Passes:
         n_out = total if want == "all" else len(wanted)
         step = self.runner.step(total, len(items), n_out, hidden, kind)
         self._run(step, parts, batch, total, wanted, extra, stay)
-        outputs = step.bound.outputs
-        new = range(total) if not any(again) else wanted_rows(parts, "all")
-        return Pass(
-            take_rows(
-                outputs["logits"], range(len(wanted)) if step.out_rows is not None else wanted
-            )
-            if wanted
-            else np.empty((0, self.model.n_vocab), np.float32),
-            take_rows(outputs["hidden"], new) if hidden else None,
-        )
+        outputs, hidden_rows = step.bound.outputs, None
+        if hidden:
+            new = range(total) if not any(again) else wanted_rows(parts, "all")
+            hidden_rows = take_rows(outputs["hidden"], new)
+        if not wanted:
+            return Pass(np.empty((0, self.model.n_vocab), np.float32), hidden_rows)
+        rows = wanted if step.out_rows is None else range(len(wanted))
+        return Pass(take_rows(outputs["logits"], rows), hidden_rows)
 
     def _run(
         self,

@@ -85,16 +85,12 @@ class Session:
                 raise RequestError("this session is closed; make another with model.session()")
             raise AttributeError(f"a session has no attribute {name!r}")
 
-    length = _guarded(Sequences.length)
-    tokens = _guarded(Sequences.tokens)
     clear = _guarded(Sequences.clear)
     evaluate = _guarded(Sequences.evaluate)
     verify = _guarded(Sequences.verify)
     decode = _guarded(Sequences.decode)
     prefill = _guarded(Sequences.prefill)
-    can_commit = _guarded(Sequences.can_commit)
     commit = _guarded(Sequences.commit)
-    can_remove = _guarded(Sequences.can_remove)
     remove = _guarded(Sequences.remove)
     append = _guarded(Sequences.append)
     reuse = _guarded(Sequences.reuse)
@@ -102,6 +98,22 @@ class Session:
     copy = _guarded(Sequences.copy)
     save = _guarded(Sequences.save)
     restore = _guarded(Sequences.restore)
+
+    def length(self, seq: int = 0) -> int:
+        """Tokens of a sequence, those included that are still to be evaluated, pending ones not."""
+        return self.sequences.length(seq)
+
+    def tokens(self, seq: int = 0) -> list[int]:
+        """The tokens that `length` counts."""
+        return self.sequences.tokens(seq)
+
+    def can_commit(self, seq: int, n: int) -> bool:
+        """Whether the first n pending tokens of a sequence can stay and the others go."""
+        return self.sequences.can_commit(seq, n)
+
+    def can_remove(self, seq: int, start: int) -> bool:
+        """Whether the tokens from position start on can be forgotten."""
+        return self.sequences.can_remove(seq, start)
 
     @property
     def model(self) -> Model:

@@ -146,8 +146,8 @@ class Speculator:
 
     def round(self, entries: Sequence[Entry]) -> list[tuple[Proposal, np.ndarray]]:
         """A round of these sequences alone: drafts, and the target's pass over them. Each proposal
-        comes with its rows of logits, f32 [len(draft) + 1, n_vocab]; `finish` is to follow for each,
-        and finds the hidden rows here."""
+        comes with its rows of logits, f32 [len(draft) + 1, n_vocab]; `finish` is to follow for
+        each, and finds the hidden rows here."""
         proposals, memory = self.propose(entries, len(entries)), self.sequences.memory
         again = any(memory.rerun(entry.seq) for entry in entries)
         began = time.perf_counter()
