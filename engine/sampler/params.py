@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from numbers import Integral, Real
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from ...graph.errors import RequestError
 from ...graph.random import MAX_SEED
@@ -99,6 +100,17 @@ _INTEGERS: tuple[tuple[str, int, int, str], ...] = (
     ("repeat_last_n", -1, _INT_MAX, "0 turns it off, -1 means everything"),
     ("seed", 0, MAX_SEED, "None for a random one"),
 )
+
+
+def make_params(given: Mapping[str, Any]) -> SamplerParams:
+    """Parameters from keyword arguments. Raises RequestError for a name that is none."""
+    known = [f.name for f in fields(SamplerParams)]
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+            raise RequestError(f"{name!r} is no option of generate; {hint}")
+    return SamplerParams(**given)
 
 
 def _is_number(value: object) -> bool:
