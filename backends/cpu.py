@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -14,10 +14,11 @@ from ..graph import Graph, HostTensor, Value
 from ..graph.errors import BackendError
 from .base import BoundPlan, Pools, aligned, require_weights
 from .native import PLAIN, NativeBackend, NativePlan, NativeWeights, packed
+from .processors import usable_threads
 
+T = TypeVar("T")
 ROWS16 = 1  # layout: rows of a weight interleaved by sixteen
 LEVELS = ("base", "avx2", "avx512", "avx512vnni")
-
 
 ABI_VERSION: int = _cpu.abi_version
 
@@ -28,34 +29,29 @@ def plugin_table(address: int) -> Any:
 
 
 def instruction_sets() -> list[str]:
-    """The instruction-set levels in use, lowest first; RIVERRUN_ISA caps them.
+    """The instruction-set levels in use, lowest first; RIVERRUN_ISA, unless empty, caps them.
 
     Raises BackendError for a level that is not one."""
-    cap = os.environ.get("RIVERRUN_ISA")
-    if cap is not None and cap not in LEVELS:
-        raise BackendError(f"RIVERRUN_ISA should be one of {', '.join(LEVELS)}, got {cap!r}")
+    _asked_isa()
     return list(_cpu.isas())
 
 
-def default_threads() -> int:
-    """Threads that affinity and the cgroup quota allow, at least 1."""
-    try:
-        allowed = len(os.sched_getaffinity(0))
-    except AttributeError:
-        allowed = os.cpu_count() or 1
-    return max(1, min(allowed, _cgroup_quota() or allowed))
+def _asked_isa() -> str:
+    """RIVERRUN_ISA, or an empty text."""
+    cap = os.environ.get("RIVERRUN_ISA", "")
+    if cap and cap not in LEVELS:
+        raise BackendError(f"RIVERRUN_ISA should be one of {', '.join(LEVELS)}, got {cap!r}")
+    return cap
 
 
-def _cgroup_quota(root: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Whole processors of the cgroup's CPU quota (unified or legacy files), None without one."""
-    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
-        try:
-            quota, period = (int(n) for f in names for n in (root / f).read_text().split())
-        except (OSError, ValueError):
-            continue
-        if quota > 0 and period > 0:
-            return max(1, quota // period)
-    return None
+def _warn_of_another_isa() -> None:
+    """Warn where the level in use is not the one that RIVERRUN_ISA names."""
+    asked, levels = _asked_isa(), _cpu.isas()
+    if not asked or asked == levels[-1]:
+        return
+    why = "but was set after it was read" if asked in levels else "which this processor lacks"
+    message = f"RIVERRUN_ISA asks for {asked} kernels, {why}; {levels[-1]} ones are used"
+    warnings.warn(message, UserWarning, stacklevel=3)
 
 
 class Weights(NativeWeights):
@@ -146,12 +142,16 @@ class CpuBackend(NativeBackend):
     module = _cpu
     packed_layouts: Sequence[int] = (ROWS16,)
 
-    def __init__(self, threads: int | None = None) -> None:
-        if threads is not None and threads < 1:
-            raise BackendError(f"threads should be 1 or more, got {threads}")
-        instruction_sets()
-        self.threads: int = threads or default_threads()
-        self.pool = _cpu.ThreadPool(self.threads)
+    def __init__(self, threads: int | None = None, *, oversubscribe: bool = False) -> None:
+        """threads: by default one for each physical core that affinity and the cgroup quota
+        allow. More than there are processors are not started, with a warning; oversubscribe, for
+        checks that results do not depend on threads, starts them all the same, and runs slowly.
+
+        Raises BackendError for a number out of range, and where the system does not let so many
+        threads be started."""
+        _warn_of_another_isa()
+        self.threads: int = (threads or 1) if oversubscribe else usable_threads(threads)
+        self.pool = _with_threads(lambda: _cpu.ThreadPool(self.threads))
         self.table = self._table()
 
     def _table(self) -> Any:
@@ -176,4 +176,12 @@ class CpuBackend(NativeBackend):
 
     def fma_rate(self) -> float:
         """Operations of multiply-adds on registers at the highest instruction set in use."""
-        return _cpu.fma_rate(self.pool)
+        return _with_threads(lambda: _cpu.fma_rate(self.pool))
+
+
+def _with_threads(start: Callable[[], T]) -> T:
+    """What a call gives that may start threads."""
+    try:
+        return start()
+    except _cpu.ThreadLimit as error:
+        raise BackendError(str(error)) from None

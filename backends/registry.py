@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from ..graph.errors import BackendError
 from . import cuda
 from .base import Backend
-from .cpu import CpuBackend, default_threads, instruction_sets
+from .cpu import CpuBackend, instruction_sets
 from .debug import watched
 from .null import NullBackend
 from .plugin import PluginBackend, plugin_paths, plugins
+from .processors import default_threads
 from .reference import ReferenceBackend
 from .scheduler import SplitBackend
 

@@ -51,8 +51,9 @@ PYBIND11_MODULE(_cpu, m) {
            py::arg("table"))
       .def_property_readonly("workspace_bytes", &Plan::workspace_bytes)
       .def("bind", &bind, py::keep_alive<0, 2>(), py::keep_alive<0, 3>());
+  py::register_exception<ThreadLimit>(m, "ThreadLimit", PyExc_RuntimeError);
   py::class_<ThreadPool, std::shared_ptr<ThreadPool>>(m, "ThreadPool")
-      .def(py::init<int>())
+      .def(py::init<int>(), py::arg("n_threads"), py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("size", &ThreadPool::size);
   py::class_<BoundPlan, std::shared_ptr<BoundPlan>>(m, "BoundPlan")
       .def(
