@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..graph import DType, Graph, HostTensor, Node, TensorSpec, Value
+from ..graph import DType, Graph, HostTensor, Node, Op, TensorSpec, Value
 from ..graph.codec import decode, encode
-from ..graph.errors import BackendError, DTypeError
+from ..graph.errors import BackendError, DTypeError, GraphError
 from ..graph.memory import plan_memory
 from ..graph.verify import state_versions
 from .base import Backend, BoundPlan, Plan, Pools, Support, prepare, require_weights
@@ -91,8 +91,7 @@ class BoundReference(BoundPlan):
 
     def _apply(self, node: Node, args: list[Any]) -> tuple[Any, ...]:
         """The values of a node's outputs."""
-        results = node.op.reference(*args)
-        return results if isinstance(results, tuple) else (results,)
+        return apply(node.op, args, node.specs)
 
     def _leaf(self, node: Node) -> Any:
         spec = node.specs[0]
@@ -131,6 +130,42 @@ class BoundReference(BoundPlan):
         except DTypeError as error:
             raise BackendError(f"{value.node.op.name}: {error}") from None
         return decode(spec.dtype, raw, spec.shape).copy()
+
+
+def apply(op: Op, args: Sequence[Any], specs: Sequence[TensorSpec]) -> tuple[Any, ...]:
+    """What an op's reference makes of arrays (None for absent inputs): one array an output.
+
+    specs: of the outputs, as `infer` gives them. Raises GraphError where the reference returns
+    another number of outputs, another shape or another dtype; block types and bf16 are f32."""
+    results = op.reference(*args)
+    results = results if isinstance(results, tuple) else (results,)
+    if len(results) != len(specs):
+        raise GraphError(
+            f"{op.name}: 'reference' should return {_outputs(len(specs))}, as infer does, got "
+            f"{_outputs(len(results))}; absent optional outputs are left out"
+        )
+    for name, result, spec in zip(op.output_names(len(specs)), results, specs, strict=True):
+        want = spec.dtype.numpy or np.dtype(np.float32)
+        array = hasattr(result, "shape") and not isinstance(result, np.generic)
+        if not array:
+            got = type(result).__name__
+        elif tuple(result.shape) != spec.shape or result.dtype != want:
+            got = _array(result.dtype, result.shape)
+        else:
+            continue
+        raise GraphError(
+            f"{op.name}: output '{name}' of 'reference' should be {_array(want, spec.shape)}, as "
+            f"infer says, got {got}; mend the op's reference or its infer"
+        )
+    return results
+
+
+def _outputs(count: int) -> str:
+    return "1 output" if count == 1 else f"{count} outputs"
+
+
+def _array(dtype: Any, shape: Sequence[int]) -> str:
+    return f"an array of {dtype} {tuple(shape)}"
 
 
 def stored(array: np.ndarray, spec: TensorSpec) -> np.ndarray:

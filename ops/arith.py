@@ -19,6 +19,8 @@ class Arith(Op):
     inputs, outputs = ("a", "b"), ("y",)
     inplace = {"y": "a"}
     rowwise = True
+    broadcasts = ("b",)
+    tolerance = 0.0  # one IEEE operation an element, which has one right answer
     f: ClassVar[Callable[..., Any]]
 
     def infer(self, a: TensorSpec, b: TensorSpec) -> TensorSpec:

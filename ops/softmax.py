@@ -24,6 +24,7 @@ class Softmax(Op):
     name, inputs, outputs = "softmax", ("x", "mask?"), ("y",)
     inplace = {"y": "x"}
     rowwise = True
+    broadcasts = ("mask",)
     scale: float = 1.0
 
     def infer(self, x: TensorSpec, mask: TensorSpec | None) -> TensorSpec:
