@@ -12,8 +12,8 @@ import numpy as np
 from .. import _cpu
 from ..graph import Graph, HostTensor, Value
 from ..graph.errors import BackendError
-from .base import BoundPlan, Pools, aligned, require_weights
-from .native import PLAIN, NativeBackend, NativePlan, NativeWeights, packed
+from .base import BoundPlan, Capabilities, Pools, Weights, aligned, require_weights
+from .native import PLAIN, NativeBackend, NativePlan, packed
 from .processors import usable_threads
 
 T = TypeVar("T")
@@ -54,29 +54,30 @@ def _warn_of_another_isa() -> None:
     warnings.warn(message, UserWarning, stacklevel=3)
 
 
-class Weights(NativeWeights):
+class CpuWeights(Weights):
     """Weights stay mapped; kernels' layouts are made when the first plan is bound."""
-
-    def __init__(
-        self, tensors: Mapping[str, HostTensor], progress: Callable[[int], None] | None = None
-    ) -> None:
-        super().__init__(tensors, progress)
-        self._packed: dict[tuple[str, int], np.ndarray] = {}
 
     def buffer(self, name: str, layout: int) -> np.ndarray:
         """The bytes of a weight in a layout."""
         tensor = self.tensors[name]
-        key = (name, layout)
-        if layout == PLAIN:
-            # Files with an alignment below 4 leave floats where C++ may not read them.
-            if tensor.raw.ctypes.data % 4 and key not in self._packed:
-                self._packed[key] = aligned(tensor.raw.nbytes)
-                self._packed[key][...] = tensor.raw
-            return self._packed.get(key, tensor.raw)
-        if key not in self._packed:
-            self._packed[key] = packed(_cpu, tensor, layout)
-            self.moved(tensor.spec.nbytes)
-        return self._packed[key]
+        if layout != PLAIN:
+            return self.once((name, layout), lambda: self._packed(tensor, layout))
+        # Files with an alignment below 4 leave floats where C++ may not read them.
+        if tensor.raw.ctypes.data % 4:
+            return self.once((name, layout), lambda: _moved(tensor.raw))
+        return tensor.raw
+
+    def _packed(self, tensor: HostTensor, layout: int) -> np.ndarray:
+        made = packed(_cpu, tensor, layout)
+        self.moved(tensor.spec.nbytes)
+        return made
+
+
+def _moved(raw: np.ndarray) -> np.ndarray:
+    """The same bytes in aligned memory."""
+    made = aligned(raw.nbytes)
+    made[...] = raw
+    return made
 
 
 class CpuPlan(NativePlan):
@@ -84,7 +85,7 @@ class CpuPlan(NativePlan):
 
     backend: CpuBackend
 
-    def bind(self, weights: Weights, pools: Pools) -> BoundCpu:
+    def bind(self, weights: CpuWeights, pools: Pools) -> BoundCpu:
         """Attach weights and pools. Raises GraphError for weights that do not fit."""
         require_weights(self, weights.tensors)
         return BoundCpu(self, weights, pools)
@@ -93,7 +94,7 @@ class CpuPlan(NativePlan):
 class BoundCpu(BoundPlan):
     """A native plan with its buffers."""
 
-    def __init__(self, plan: CpuPlan, weights: Weights, pools: Pools) -> None:
+    def __init__(self, plan: CpuPlan, weights: CpuWeights, pools: Pools) -> None:
         self.plan, self.pool = plan, plan.backend.pool
         self.inputs, self._raw_inputs = {}, {}
         for name, spec in plan.inputs.items():
@@ -150,17 +151,17 @@ class CpuBackend(NativeBackend):
         Raises BackendError for a number out of range, and where the system does not let so many
         threads be started."""
         _warn_of_another_isa()
-        self.threads: int = (threads or 1) if oversubscribe else usable_threads(threads)
-        self.pool = _with_threads(lambda: _cpu.ThreadPool(self.threads))
-        self.table = self._table()
+        n_threads: int = (threads or 1) if oversubscribe else usable_threads(threads)
+        self.pool = _with_threads(lambda: _cpu.ThreadPool(n_threads))
+        self.use(self._table())
+        self.capabilities = Capabilities(threads=n_threads, prompt_exact=self.row_exact)
 
     def _table(self) -> Any:
-        self.kernels = _cpu.kernels()
         return _cpu.KernelTable.builtin()
 
     def native_plan(self, steps: list[tuple[Any, ...]], n_buffers: int) -> Any:
         """A plan for this backend's threads."""
-        return _cpu.Plan(steps, n_buffers, self.threads, self.table)
+        return _cpu.Plan(steps, n_buffers, self.pool.size)
 
     def compile(self, graph: Graph, kind: str = "step") -> CpuPlan:
         """Choose kernels, assign memory; fused nodes that no kernel takes are expanded.
@@ -170,9 +171,9 @@ class CpuBackend(NativeBackend):
 
     def load_weights(
         self, weights: Mapping[str, HostTensor], progress: Callable[[int], None] | None = None
-    ) -> Weights:
+    ) -> CpuWeights:
         """Weights stay mapped; kernels' layouts are made when the first plan is bound."""
-        return Weights(weights, progress)
+        return CpuWeights(weights, progress)
 
     def fma_rate(self) -> float:
         """Operations of multiply-adds on registers at the highest instruction set in use."""

@@ -13,21 +13,25 @@ from ..graph.codec import decode, encode
 from ..graph.errors import BackendError, DTypeError, GraphError
 from ..graph.memory import plan_memory
 from ..graph.verify import state_versions
-from .base import Backend, BoundPlan, Plan, Pools, Support, prepare, require_weights
+from .base import (
+    Backend,
+    BoundPlan,
+    Capabilities,
+    Plan,
+    Pools,
+    Support,
+    Weights,
+    prepare,
+    require_weights,
+)
 
 
-class Weights:
+class DecodedWeights(Weights):
     """Host tensors, decoded when first needed."""
-
-    def __init__(self, tensors: Mapping[str, HostTensor]) -> None:
-        self.tensors = dict(tensors)
-        self._decoded: dict[str, np.ndarray] = {}
 
     def array(self, name: str) -> np.ndarray:
         """The decoded values of a weight."""
-        if name not in self._decoded:
-            self._decoded[name] = self.tensors[name].decoded()
-        return self._decoded[name]
+        return self.once(name, self.tensors[name].decoded)
 
 
 class ReferencePlan(Plan):
@@ -36,18 +40,18 @@ class ReferencePlan(Plan):
     def __init__(self, graph: Graph, kind: str) -> None:
         super().__init__(graph, kind)
         self.memory = plan_memory(graph)
-        self._constants = Weights(graph.data)
+        self._constants = DecodedWeights(graph.data)
 
-    def bind(self, weights: Weights, pools: Pools) -> BoundReference:
+    def bind(self, weights: DecodedWeights, pools: Pools) -> BoundReference:
         """Attach weights and pools."""
         require_weights(self, weights.tensors)
         return BoundReference(self, weights, pools)
 
-    def own_weights(self) -> Weights:
+    def own_weights(self) -> DecodedWeights:
         """The constants given while building."""
         return self._constants
 
-    def array(self, weights: Weights, name: str) -> np.ndarray:
+    def array(self, weights: DecodedWeights, name: str) -> np.ndarray:
         """A constant's values, from the given weights or the graph itself."""
         return (weights if name in weights.tensors else self._constants).array(name)
 
@@ -55,7 +59,7 @@ class ReferencePlan(Plan):
 class BoundReference(BoundPlan):
     """Interprets the plan's nodes in order."""
 
-    def __init__(self, plan: ReferencePlan, weights: Weights, pools: Pools) -> None:
+    def __init__(self, plan: ReferencePlan, weights: DecodedWeights, pools: Pools) -> None:
         self.plan, self.weights, self.pools = plan, weights, pools
         self.inputs = {
             k: np.zeros(s.storage_shape, s.dtype.storage) for k, s in plan.inputs.items()
@@ -206,6 +210,7 @@ class ReferenceBackend(Backend):
     """Slow, and right by definition."""
 
     name = "reference"
+    capabilities = Capabilities(prompt_exact=True)
 
     def supports(self, node: Node) -> Support:
         """Every registered op has a reference."""
@@ -217,6 +222,6 @@ class ReferenceBackend(Backend):
 
     def load_weights(
         self, weights: Mapping[str, HostTensor], progress: Callable[[int], None] | None = None
-    ) -> Weights:
+    ) -> DecodedWeights:
         """Keep host tensors; decoding is lazy."""
-        return Weights(weights)
+        return DecodedWeights(weights, progress)

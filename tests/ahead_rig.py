@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
 import numpy as np
 import riverrun as rr
 from riverrun.backends import Backend, BoundPlan, Plan, Pools
+from riverrun.backends.delegate import Delegate
 from riverrun.engine.ahead import AheadDecoding
 from riverrun.engine.chooser import Chooser
 from riverrun.engine.decoding import PlainDecoding
@@ -106,14 +107,12 @@ class LatePlan(Plan):
         return self.inner.own_weights()
 
 
-class LateBackend(Backend):
+class LateBackend(Delegate, Backend):
     """Another backend whose runs take place when they are waited for."""
-
-    runs_ahead = True
 
     def __init__(self, inner: Backend) -> None:
         self.inner, self.queue = inner, Queue()
-        self.name, self.on_host, self.kernels = inner.name, inner.on_host, inner.kernels
+        self.capabilities = replace(inner.capabilities, runs_ahead=True)
 
     def supports(self, node: Node) -> Any:
         return self.inner.supports(node)

@@ -17,12 +17,11 @@ from importlib.metadata import PackageNotFoundError as _NotInstalled
 from importlib.metadata import version as _version
 from pathlib import Path
 
-from . import ops
+from . import errors, ops
 from .backends import devices
 from .compiling import compile
 from .engine import Engine, Generation, Model, Request, Result, SamplerParams, Session
 from .graph import Graph
-from .graph import errors as errors
 from .loading import load
 from .speculative import Speculation
 
