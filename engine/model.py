@@ -164,6 +164,7 @@ def load(
     progress: Progress | None = None,
     draft_head: int = 0,
     offload: Offload | None = None,
+    load: str = "map",
 ) -> Model:
     """Load a GGUF model onto a device: "auto", "cpu", "cuda", "cuda:1", "reference", or several
     with commas between; cards split it by layers.
@@ -171,8 +172,9 @@ def load(
     threads: for the CPU, by default what affinity and the cgroup quota allow. progress is called
     with (bytes done, bytes in all). draft_head: offer the first so many tokens of the vocabulary as
     a smaller head for drafts (Speculation.draft_head). offload: how many layers go to the cards.
-    Raises ModelError or BackendError."""
-    model = Model(load_file(path, draft_head), device, threads, offload)
+    load: "map" reads weights from the file as they are used, which must not be written to while the
+    model lives; "read" copies the file into memory. Raises ModelError or BackendError."""
+    model = Model(load_file(path, draft_head, load), device, threads, offload)
     _warm(model, progress)
     return model
 
