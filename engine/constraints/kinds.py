@@ -41,8 +41,7 @@ def compile_constraint(tokenizer: Tokenizer, kind: str, source: Source = None) -
 
     Raises RequestError for an unknown kind, a source that cannot be parsed, is too large or asks
     for what is not supported, and where llguidance is missing."""
-    if kind not in KINDS:
-        raise RequestError(f"constraint: expected one of {', '.join(KINDS)}, got {kind!r}")
+    _check_kind(kind)
     vocabulary = vocabulary_of(tokenizer)
     library = llguidance()
 
@@ -63,6 +62,27 @@ def compile_constraint(tokenizer: Tokenizer, kind: str, source: Source = None) -
     except RequestError as error:
         raise RequestError(f"{kind}: {error}") from None
     return constraint
+
+
+def check_source(kind: str, source: Source) -> None:
+    """Find what is wrong with a source whatever the vocabulary is, so before a model is loaded.
+
+    kind, source: as for `compile_constraint`, which raises the same errors."""
+    _check_kind(kind)
+    library = llguidance()
+    try:
+        fault = with_room(
+            lambda: library.LLMatcher.validate_grammar(KINDS[kind](source) + _OPTIONS)
+        )
+        if fault:
+            raise RequestError(_reason(kind, fault))
+    except RequestError as error:
+        raise RequestError(f"{kind}: {error}") from None
+
+
+def _check_kind(kind: str) -> None:
+    if kind not in KINDS:
+        raise RequestError(f"constraint: expected one of {', '.join(KINDS)}, got {kind!r}")
 
 
 def _json_schema(source: Source) -> str:
