@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..graph.errors import RiverrunError
 from .chooser import Chooser
-from .constraints import Constraint
+from .constraints import Constraint, start_constraint
 from .drafting import Drafting, Opener
 from .options import Options
 from .sampler import Sampler, SamplerParams
@@ -76,6 +76,8 @@ class Request:
         self.drafting: Drafting | None = None
         # Rows that pad the embedding beyond the tokenizer's vocabulary are never sampled.
         n_vocab = model.tokenizer.n_vocab or model.n_vocab
+        if constraint is not None:
+            constraint = start_constraint(constraint, model.tokenizer)
         self.chooser = Chooser(Sampler(params, n_vocab, [*before, *prompt]), n_vocab, constraint)
         self.draw = self.chooser.device_draw  # how a device can choose for it; None: it cannot
         self.on_device = False  # whether the device does
