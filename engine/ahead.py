@@ -34,13 +34,15 @@ class AheadPass:
         if self._position is None:
             return
         inputs = self.bound.inputs
-        for name in ("temperature", "top_p", "min_p"):
+        for name in ("top_k", "temperature", "top_p", "min_p"):
             inputs[name][...] = getattr(draw, name)
         inputs["seed"].view(np.uint32)[...] = draw.seed & 0xFFFFFFFF, draw.seed >> 32
 
     def start(self, seq: int, first: int) -> None:
         """Put it on the device; it evaluates position `first`."""
         self.step.fill([Part(seq, (UNKNOWN,), 0, first)], 1)
+        for name in ("token_slots", "next_slots"):
+            self.bound.inputs[name][...] = seq
         if self._position is not None:
             self._position[...] = first + 1
         self.bound.start()
@@ -118,7 +120,7 @@ class AheadDecoding(PlainDecoding):
         with session._exclusive:
             session._check([(seq, (token,))], [1], "last")
             session._catch_up(seq)
-            session.pools.write(NEXT_TOKEN, 0, np.array([token], np.float32))
+            session.pools.write(NEXT_TOKEN, seq, np.array([token], np.float32))
 
     def _room(self, left: int | None) -> bool:
         session = self.session
