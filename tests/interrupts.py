@@ -40,7 +40,9 @@ def strike(run: Callable[[], object], at: int) -> bool:
     return False
 
 
-def lines(prepare: Callable[[], Callable[[], object]], step: int = 1, first: int = 0) -> Iterator[int]:
+def lines(
+    prepare: Callable[[], Callable[[], object]], step: int = 1, first: int = 0
+) -> Iterator[int]:
     """For every step-th line of what prepare() returns: prepare, and strike there. Yields the
     line's number after each strike, until one does not come."""
     at = first
