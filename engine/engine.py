@@ -71,8 +71,7 @@ class Engine:
         self._active: list[Request] = []
         self._ended: list[Request] = []  # not yet reported
         self._prompts: dict[Request, Prompt] = {}
-        self._rounds = Rounds(self.sequences, self._fail)
-        self._ahead = Ahead(self.sequences, self._fail)
+        self._rounds, self._ahead = Rounds(self.sequences), Ahead(self.sequences)
         self._drafting: dict[Any, Drafting] = {}
         self._open(self._spec)
         self._in_step = False  # still set when an exception broke off the last step
@@ -237,7 +236,7 @@ class Engine:
                 if not request.ending:
                     request.take(request.chooser.choose(found.logits[0], length))
         except Exception as error:
-            self._fail(request, error)
+            request.fail(error)
         request.changing = False
         if request.ending:
             self._end(request)
@@ -251,13 +250,14 @@ class Engine:
         return self._drafting[opener]
 
     def _fail(self, request: Request, error: BaseException) -> None:
-        self._end(request, error=error)
+        request.fail(error)
+        self._end(request)
 
-    def _end(self, request: Request, reason: str = "", error: BaseException | None = None) -> None:
+    def _end(self, request: Request, reason: str = "") -> None:
         """Make its result; its sequence goes on to hold prompt and generated tokens."""
         if request.result is not None:
             return
-        request.end(reason, error)
+        request.end(reason)
         self._ended.append(request)
         if request.seq < 0:
             return
