@@ -18,8 +18,8 @@ Threads: TypeAlias = Annotated[
         "--threads",
         metavar="THREADS",
         min=1,
-        help="Processor threads.",
-        show_default="what affinity and the cgroup quota allow",
+        help="Processor threads, up to one for each processor.",
+        show_default="the physical cores that affinity and the cgroup quota allow",
     ),
 ]
 DeviceName: TypeAlias = Annotated[

@@ -23,6 +23,8 @@ constexpr int kTurnsBetweenClocks = 32;  // reading the clock costs about as muc
 constexpr unsigned kTrial = 32;          // every so many waits in vain
 constexpr unsigned kFewestSpins = 3;     // a 64th of the time
 
+thread_local Signal::Duration slept_here{0};
+
 inline void relax() {
 #if defined(__x86_64__)
   _mm_pause();
@@ -58,7 +60,13 @@ void Signal::wait(uint32_t seen) {
   if (spins(seen, patience_ / (1 << 2 * less))) return vain_.store(0, std::memory_order_relaxed);
   const Clock::time_point asleep = Clock::now();
   sleep(seen);
-  if (Clock::now() - asleep < patience_) vain_.store(vain + 1, std::memory_order_relaxed);
+  const Duration took = Clock::now() - asleep;
+  slept_here += took;
+  if (took < patience_) vain_.store(vain + 1, std::memory_order_relaxed);
+}
+
+Signal::Duration Signal::slept() {
+  return slept_here;
 }
 
 #if defined(__linux__)

@@ -27,6 +27,8 @@ class Signal {
   void set(uint32_t value);
   // Returns once the value is not `seen`.
   void wait(uint32_t seen);
+  // How long the calling thread has slept in waits, of all signals.
+  static Duration slept();
 
  private:
   bool spins(uint32_t seen, Duration most) const;

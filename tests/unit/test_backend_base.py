@@ -225,5 +225,5 @@ def test_devices_open_by_name() -> None:
     assert open_backend().name == devices()[0].name
     with pytest.raises(BackendError, match=r"'tpu' is not in this build.*: auto, .*cpu, reference"):
         open_backend("tpu")
-    with pytest.raises(BackendError, match=r"threads should be a whole number from 1 to \d+, got 0"):
+    with pytest.raises(BackendError, match=r"threads should be a whole number .*, got 0"):
         open_backend("cpu", 0)
