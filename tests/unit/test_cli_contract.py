@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import signal
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -166,6 +167,17 @@ def test_object_of_a_failed_run(
 ENDLESS = (*GREEDY, "-p", "def ", "-n", -1, "--ignore-eos", "-c", 65536)
 
 
+@pytest.fixture(params=[signal.default_int_handler, signal.SIG_IGN], ids=["heard", "ignored"])
+def parent(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What this process, which starts the command, does at an interrupt."""
+    before = signal.signal(signal.SIGINT, request.param)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("parent")
 def test_streams_and_stops_at_an_interrupt() -> None:
     with start_cli(*ENDLESS) as process:
         assert process.stdout is not None
