@@ -401,25 +401,22 @@ def _one_by_one(
     backends: Sequence[Backend], alone: GivenCase, tokens: int, want: Sequence[np.ndarray]
 ) -> Iterator[str]:
     """What is wrong with passes of one token that leave their state to the next."""
-    for backend in backends:
-        trial: Trial | None = None
-        passes: list[list[np.ndarray]] = []
-        for t in range(tokens):
-            built = build(_token(alone, t, tokens))
-            trial = trial or Trial(backend, built)
+    labels = _labels(alone)
+    first = build(_token(alone, 0, tokens))
+    trials = [Trial(backend, first) for backend in backends]
+    passes: list[list[list[np.ndarray]]] = [[] for _ in backends]
+    for t in range(tokens):
+        built = build(_token(alone, t, tokens)) if t else first
+        for trial, found in zip(trials, passes, strict=True):
             for name, array in built.inputs.items():
                 trial.bound.inputs[name][...] = array
             trial.bound.run()
-            outputs = trial.bound.outputs
-            passes.append([_bytes_of_rows(outputs[label]) for label in _labels(alone)])
-        for label, rows, whole in zip(_labels(alone), zip(*passes, strict=True), want, strict=True):
+            found.append([_bytes_of_rows(trial.bound.outputs[label]) for label in labels])
+    for backend, found in zip(backends, passes, strict=True):
+        for label, rows, whole in zip(labels, zip(*found, strict=True), want, strict=True):
             got = rows[-1] if _each(alone, label) else np.concatenate(rows)
-            same = np.array_equal(got, whole)
-            yield (
-                ""
-                if same
-                else f"{label}: {tokens} tokens{_threads(backend)} differ from them one by one"
-            )
+            said = f"{label}: {tokens} tokens{_threads(backend)} differ from them one by one"
+            yield "" if np.array_equal(got, whole) else said
 
 
 def _token(alone: GivenCase, t: int, tokens: int) -> GivenCase:

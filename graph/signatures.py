@@ -48,5 +48,6 @@ def signature(cls: type[Op]) -> inspect.Signature:
             kinds(field.name, kinds.KEYWORD_ONLY, default=default, annotation=types[field.name])
         )
     parameters.append(kinds("name", kinds.KEYWORD_ONLY, default="", annotation=str))
-    gives: Any = tuple[(Value,) * len(cls.outputs)] if len(cls.outputs) > 1 else Value
+    several: Any = tuple.__class_getitem__((Value,) * len(cls.outputs))
+    gives = several if len(cls.outputs) > 1 else Value
     return inspect.Signature(parameters, return_annotation=gives)

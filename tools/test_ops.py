@@ -120,11 +120,11 @@ def _require_device(name: str) -> None:
     from ..backends import devices, is_card
     from ..bench.op_cases import unknown
 
-    known = ["auto", "null", *(d.name for d in devices())]
+    known = ["auto", *(d.name for d in devices() if d.usable)]
     with usage_errors():
         for part in name.split(","):
             # Why a card cannot be used is said when it is opened.
-            if part.strip() not in known and not is_card(part.strip()):
+            if part.strip() not in [*known, "null"] and not is_card(part.strip()):
                 raise unknown("backend", part.strip(), known)
 
 
@@ -139,7 +139,8 @@ def _devices(name: str | None) -> list[Backend]:
 
     if name:
         _require_device(name)
-    return [_open(n, None) for n in ([name] if name else [d.name for d in devices()])]
+    names = [name] if name else [d.name for d in devices() if d.usable]
+    return [_open(n, None) for n in names]
 
 
 def _choose(
