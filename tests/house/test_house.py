@@ -45,13 +45,14 @@ IMPORTS = {
     "models/gguf": May(IR, ("numpy", "gguf")),
     "models/quant": May(IR, ("numpy",)),
     "models/tokenizer": May(IR, ("numpy", "tokenizers", "sentencepiece")),
-    "engine": May(("graph", "backends", "models"), ("numpy", "jinja2")),
+    "engine": May(("graph", "backends", "models"), ("numpy", "jinja2", "typing_extensions")),
     "engine/constraints": May(("graph", "models"), ("numpy", "llguidance")),
     "speculative": May(("graph", "engine", "models"), ("numpy",)),
     "bench": May(
         ("graph", "engine", "speculative", "models", "backends"), ("numpy", "rich", "ik_llama_cpp")
     ),
     "api/riverrun": May(EVERYTHING, ("numpy",)),
+    "api/riverrun/__main__.py": May(("tools",), ()),
     "tools": May((*EVERYTHING, "api", "_cpu"), ("numpy", "typer", "rich")),
 }
 PACKAGES = ("api", *EVERYTHING, "tools")
