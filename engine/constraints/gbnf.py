@@ -208,7 +208,11 @@ def _small_regular_rules(rules: Mapping[str, _Rule]) -> list[str]:
 def _lark(rules: Mapping[str, _Rule], letter: str, literal: Callable[[str], str]) -> str:
     """The rules in Lark, their names one letter and a number."""
     names = {name: f"{letter}{i}" for i, name in enumerate(rules)}
-    written = {"name": names.__getitem__, "text": literal, "class": str}
+    written: dict[str, Callable[[str], str]] = {
+        "name": names.__getitem__,
+        "text": literal,
+        "class": str,
+    }
     lines = [f"start: {names['root']}"]
     for name, rule in rules.items():
         parts = (
