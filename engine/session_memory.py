@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..backends import Backend, BoundPlan
-from ..graph.errors import BackendError
+from ..backends import Backend, BoundPlan, Pools
+from ..graph.errors import BackendError, OutOfMemory
 from .bound_step import BoundStep
 from .memory import HybridMemory, Memory, PagedKV, RecurrentMemory
 from .prompt_states import PromptStates
@@ -22,7 +22,7 @@ class SessionMemory:
 
     def __init__(self, plan: SessionPlan, backend: Backend) -> None:
         self.plan = plan
-        self.pools = backend.pools(plan.states)
+        self.pools = _allocate(plan, backend)
         _check_size(plan, self.pools.nbytes)
         self.caches = self._caches()
         self.recurrent = self._recurrent()
@@ -134,6 +134,19 @@ class SessionMemory:
             return None
         options = self.plan.options
         return self.plan.strategy(options.n_seqs, self.pools, names, options.n_rs_seq)
+
+
+def _allocate(plan: SessionPlan, backend: Backend) -> Pools:
+    """Raise OutOfMemory where there is less than the plan needs."""
+    try:
+        return backend.pools(plan.states)
+    except OutOfMemory:
+        raise
+    except MemoryError:
+        raise OutOfMemory(
+            f"a session needs {plan.bytes.device} bytes, more than there are ({plan.summary}); use "
+            "a smaller context (-c), fewer sequences or smaller cache types"
+        ) from None
 
 
 def _check_size(plan: SessionPlan, allocated: int) -> None:

@@ -74,11 +74,6 @@ class HybridMemory(Memory):
         """Take note that every part has been brought back to `start` tokens."""
         super()._remove(seq, start)
 
-    def reset(self, seq: int) -> None:
-        """Empty it."""
-        self.lose(seq)
-        self.remove(seq, 0)
-
     def lose(self, seq: int) -> None:
         """Every part loses it."""
         super().lose(seq)
