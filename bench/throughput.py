@@ -54,7 +54,7 @@ def token_ids(n_vocab: int, n: int) -> list[int]:
     return np.random.default_rng(0).integers(0, n_vocab, n).tolist()
 
 
-class TimedPlan(Delegate, BoundPlan):
+class TimedBoundPlan(Delegate, BoundPlan):
     """A bound plan that keeps the duration of its last run, in seconds."""
 
     def __init__(self, inner: BoundPlan) -> None:
@@ -75,15 +75,15 @@ class TimedPlan(Delegate, BoundPlan):
 class TimedRunner(Runner):
     """Runs plans that are timed apart from the Python around them."""
 
-    def bind(self, shape: StepShape, kind: str, program: str) -> TimedPlan:
+    def bind(self, shape: StepShape, kind: str, program: str) -> TimedBoundPlan:
         """A plan that keeps its duration."""
-        return TimedPlan(super().bind(shape, kind, program))
+        return TimedBoundPlan(super().bind(shape, kind, program))
 
     @property
-    def single(self) -> TimedPlan:
+    def single(self) -> TimedBoundPlan:
         """The plan of passes of one token."""
         bound = self.step(1, 1, 1).bound
-        assert isinstance(bound, TimedPlan)
+        assert isinstance(bound, TimedBoundPlan)
         return bound
 
 

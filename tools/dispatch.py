@@ -16,10 +16,9 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from .main import INTERRUPTED
+from .exit_codes import BROKEN_PIPE, FAILED, INTERRUPTED, OK, USAGE
 from .messages import complain, note, silence
 
-OK, FAILED, USAGE, BROKEN_PIPE = 0, 1, 2, 128 + 13
 COMPLETION = "_RIVERRUN_COMPLETE"
 PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
 # typer exports only this leaf of its tree of usage errors.
