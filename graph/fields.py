@@ -41,10 +41,10 @@ class Option:
 
     flags: its names, none for a positional argument; metavar: what stands for its value; help: one
     line, or what makes it when it is shown; check: None where every value of the type will do;
-    absent: its value when the command line does not have it, DECLARED for the field's default; shown:
-    words in the place of that value in the help; unset: the number that stands for None; read: the
-    value from its text, raising ValueError (from the list of texts where it is repeatable); kind:
-    the type of what is typed, where it is not the field's."""
+    absent: its value when the command line does not have it, DECLARED for the field's default;
+    shown: words in the place of that value in the help; unset: the number that stands for None;
+    read: the value from its text, raising ValueError (from the list of texts where it is
+    repeatable); kind: the type of what is typed, where it is not the field's."""
 
     flags: tuple[str, ...]
     metavar: str | None = None

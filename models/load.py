@@ -41,9 +41,7 @@ class ModelFile:
         self.file.check_unchanged()
 
 
-def load_file(
-    path: str | os.PathLike[str], draft_head: int = 0, load: str = "map"
-) -> ModelFile:
+def load_file(path: str | os.PathLike[str], draft_head: int = 0, load: str = "map") -> ModelFile:
     """Open and check a model file. draft_head: how many of the first rows of the head to offer as
     the draft head; the first ids of a BPE vocabulary are its most frequent tokens. load: "map"
     reads weights from the file as they are used, "read" copies it into memory.

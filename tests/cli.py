@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -43,14 +44,20 @@ def run_cli(capsys: pytest.CaptureFixture[str], *arguments: object) -> Outcome:
 @contextmanager
 def start_cli(*arguments: object, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
     """A command line in a process of its own, its outputs piped unless told otherwise; it does
-    not outlive the block."""
+    not outlive the block. Interrupts reach it also where this process ignores them, as one that
+    was started in the background does."""
     cleared = ("RIVERRUN_DEBUG", "PYTHONUNBUFFERED")
     environment = {k: v for k, v in os.environ.items() if k not in cleared}
     command = [sys.executable, "-m", "riverrun.tools.main", *map(str, arguments)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen(command, env=environment, **{**pipes, **options})
+    started: dict[str, Any] = {"preexec_fn": _heed_interrupts, **pipes, **options}
+    process = subprocess.Popen(command, env=environment, **started)
     try:
         yield process
     finally:
         process.kill()
         process.wait()
+
+
+def _heed_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -17,10 +17,12 @@ Sizes: TypeAlias = Annotated[
     str, typer.Option("-p", metavar="N,N,...", help="Tokens per pass, each a test of its own.")
 ]
 Decode: TypeAlias = Annotated[
-    int, typer.Option("-n", metavar="N", min=0, max=MOST, help="Tokens to decode one by one; 0: none.")
+    int,
+    typer.Option("-n", metavar="N", min=0, max=MOST, help="Tokens to decode one by one; 0: none."),
 ]
 Repetitions: TypeAlias = Annotated[
-    int, typer.Option("-r", metavar="R", min=1, max=MOST, help="Repetitions, after one that warms up.")
+    int,
+    typer.Option("-r", metavar="R", min=1, max=MOST, help="Repetitions, after one that warms up."),
 ]
 Context: TypeAlias = Annotated[
     int | None,

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 Option = typer.Option
 Count: TypeAlias = Annotated[
-    int, Option("-n", "--n-predict", metavar="N", min=2, max=MOST, help="Tokens to generate a prompt.")
+    int,
+    Option("-n", "--n-predict", metavar="N", min=2, max=MOST, help="Tokens to generate a prompt."),
 ]
 Prompts: TypeAlias = Annotated[
     str | None,

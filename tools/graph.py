@@ -82,4 +82,6 @@ def _profile(loading: Loading, tokens: int, seqs: int, measure: bool) -> tuple[S
     from ..models import load_file
 
     file = load_file(loading.model or riverrun.DEMO_MODEL)
-    return step_graph(file, open_backend(loading.device, loading.threads), tokens, seqs), file.path.name
+    return step_graph(
+        file, open_backend(loading.device, loading.threads), tokens, seqs
+    ), file.path.name

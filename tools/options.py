@@ -31,5 +31,7 @@ def _integers(text: str, least: int) -> list[int]:
     except ValueError:
         numbers = []
     if not numbers or min(numbers) < least or max(numbers) > MOST:
-        raise ValueError(f"expected integers in {least} .. {MOST} separated by commas, got {text!r}")
+        raise ValueError(
+            f"expected integers in {least} .. {MOST} separated by commas, got {text!r}"
+        )
     return numbers

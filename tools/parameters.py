@@ -24,6 +24,7 @@ import typer
 
 from ..graph.errors import RiverrunError
 from ..graph.fields import DECLARED, Option, options_of
+from .wording import in_command_words
 
 T = TypeVar("T")
 _TYPES: dict[str, type] = {"int": int, "float": float, "str": str, "bool": bool, "Path": Path}
@@ -133,7 +134,7 @@ def usage_errors(hint: str | None = None) -> Iterator[None]:
     try:
         yield
     except RiverrunError as error:
-        raise typer.BadParameter(str(error), param_hint=hint) from None
+        raise typer.BadParameter(in_command_words(str(error)), param_hint=hint) from None
 
 
 def parameter_name(each: Field[Any], option: Option) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -131,7 +132,9 @@ def run(
     speculation = drafting.open()
     if speculation or plan.bytes.rollback or plan.bytes.host:
         note(plan.summary)
-    ends = {"stop_token_ids": ending.stop_token_ids} if ending.stop_token_ids else {}
+    ends: dict[str, Any] = (
+        {"stop_token_ids": ending.stop_token_ids} if ending.stop_token_ids else {}
+    )
     generation = model.generate(
         prompt.ids(model),
         ending.n,

@@ -75,7 +75,9 @@ def check(
     prompt = prompt.found()
     if not drafts.values["kinds"]:
         raise typer.BadParameter("expected drafters to check, got none", param_hint="--spec")
-    drafting = Drafting(replace(drafts, values={**drafts.values, "adaptive": False}), session, loading)
+    drafting = Drafting(
+        replace(drafts, values={**drafts.values, "adaptive": False}), session, loading
+    )
     drafting.check()
     offload = drafting.offload(session.values.get("n_ctx"))
     model = load_model(

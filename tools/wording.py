@@ -12,7 +12,9 @@ def in_command_words(text: str) -> str:
     flags = _flags()
     named = "|".join(sorted(flags, key=len, reverse=True))
     argument = rf"\b({named})=('[^']*'|\"[^\"]*\"|[\w.:+-]*[\w:+-])"
-    called = rf"(?:\bmodel\.(?:session|generate)|\b(?:rr|riverrun)\.load|\bSpeculation)\({argument}\)"
+    called = (
+        rf"(?:\bmodel\.(?:session|generate)|\b(?:rr|riverrun)\.load|\bSpeculation)\({argument}\)"
+    )
 
     def option(match: re.Match[str]) -> str:
         value = match[2].strip("'\"")

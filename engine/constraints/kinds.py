@@ -71,7 +71,9 @@ def check_source(kind: str, source: Source) -> None:
     _check_kind(kind)
     library = llguidance()
     try:
-        fault = with_room(lambda: library.LLMatcher.validate_grammar(KINDS[kind](source) + _OPTIONS))
+        fault = with_room(
+            lambda: library.LLMatcher.validate_grammar(KINDS[kind](source) + _OPTIONS)
+        )
         if fault:
             raise RequestError(_reason(kind, fault))
     except RequestError as error:

@@ -50,6 +50,7 @@ IMPORTS = {
         ("graph", "engine", "speculative", "models", "backends"), ("numpy", "rich", "ik_llama_cpp")
     ),
     "api/riverrun": May(EVERYTHING, ("numpy",)),
+    "api/riverrun/__main__.py": May(("tools",), ()),
     "tools": May((*EVERYTHING, "api", "_cpu"), ("numpy", "typer", "rich")),
 }
 PACKAGES = ("api", *EVERYTHING, "tools")

@@ -14,7 +14,8 @@ from cli import DEVICE, LIMIT, run_cli, start_cli
 from gguf_bytes import string
 from paths import DEMO
 from riverrun.engine.session import Session
-from riverrun.tools.run import _drain, run
+from riverrun.tools.generating import drain
+from riverrun.tools.run import run
 
 DEMO_RUN = ("run", DEMO, "--device", DEVICE, "--temp", 0)
 
@@ -173,7 +174,7 @@ def test_interrupt_keeps_the_text(
     _break_second_step(monkeypatch, KeyboardInterrupt())
     outcome = run_cli(capsys, *DEMO_RUN, "-p", "def ", "-n", 4)
     assert (outcome.code, outcome.out) == (130, whole)
-    assert "interrupted" in outcome.err and len(outcome.err.splitlines()) == 1
+    assert "| cancelled |" in outcome.err and len(outcome.err.splitlines()) == 1
 
 
 def test_interrupt_between_two_pieces() -> None:
@@ -182,7 +183,7 @@ def test_interrupt_between_two_pieces() -> None:
     def emit(piece: str) -> None:
         raise KeyboardInterrupt
 
-    assert isinstance(_drain(generation, emit), KeyboardInterrupt)
+    assert isinstance(drain(generation, emit), KeyboardInterrupt)
     assert len(generation.result.tokens) == 1 and generation.result.text
 
 
