@@ -62,6 +62,15 @@ class Option:
         """Its names as messages quote them."""
         return " / ".join(f"'{flag}'" for flag in self.flags) or f"'{self.metavar}'"
 
+    @property
+    def limits(self) -> Check | None:
+        """Its check in the words of the command, where a number stands for None."""
+        if self.check is None or self.unset is None:
+            return self.check
+        return dataclasses.replace(
+            self.check, want=self.check.want.replace("None", str(self.unset))
+        )
+
 
 def option(default: Any, *flags: str, factory: Any = MISSING, **how: Any) -> Any:
     """A field with this default that the command offers under these names; how: the other fields
