@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import io
+import json
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -175,6 +176,17 @@ def test_interrupt_keeps_the_text(
     outcome = run_cli(capsys, *DEMO_RUN, "-p", "def ", "-n", 4)
     assert (outcome.code, outcome.out) == (130, whole)
     assert "| cancelled |" in outcome.err and len(outcome.err.splitlines()) == 1
+
+
+def test_the_object_of_an_interrupted_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _break_second_step(monkeypatch, KeyboardInterrupt())
+    options = ("--temp", 1, "--seed", 9, "--json")
+    outcome = run_cli(capsys, *DEMO_RUN, "-p", "def ", "-n", 4, *options)
+    found = json.loads(outcome.out)
+    assert (outcome.code, outcome.err, outcome.out.count("\n")) == (130, "", 1)
+    assert (found["finish_reason"], found["seed"], len(found["tokens"])) == ("cancelled", 9, 2)
 
 
 def test_interrupt_between_two_pieces() -> None:
