@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..backends import BoundPlan, Plan
+from ..backends.delegate import Delegate
 from ..engine import Model
 from ..engine.runner import Runner
 from ..engine.sequences import Sequences
@@ -53,24 +54,22 @@ def token_ids(n_vocab: int, n: int) -> list[int]:
     return np.random.default_rng(0).integers(0, n_vocab, n).tolist()
 
 
-class TimedPlan(BoundPlan):
+class TimedPlan(Delegate, BoundPlan):
     """A bound plan that keeps the duration of its last run, in seconds."""
 
-    def __init__(self, bound: BoundPlan) -> None:
-        self._bound = bound
-        self.inputs = bound.inputs
+    def __init__(self, inner: BoundPlan) -> None:
+        self.inner = inner
         self.seconds = 0.0
-
-    @property
-    def outputs(self) -> dict[str, np.ndarray]:  # type: ignore[override]
-        """The outputs of the plan inside."""
-        return self._bound.outputs
 
     def run(self, rows: int | None = None) -> None:
         """Run and time it."""
         began = time.perf_counter()
-        self._bound.run(rows)
+        self.inner.run(rows)
         self.seconds = time.perf_counter() - began
+
+    def start(self) -> None:
+        """A run that is over, and timed, when this returns."""
+        self.run()
 
 
 class TimedRunner(Runner):

@@ -54,7 +54,7 @@ def run_batch(
     n_ctx: int | None,
 ) -> Iterator[tuple[int, Result]]:
     """(index, result) of every prompt, as they end. Requests are checked before the first runs."""
-    ids = [prompt_ids(model, prompt, continues=False) for prompt in prompts]
+    ids = [prompt_ids(model, prompt) for prompt in prompts]
     engine = Engine(
         model,
         n_seqs=min(len(ids), MOST_AT_ONCE) if n_seqs is None else n_seqs,

@@ -35,12 +35,6 @@ class Chooser:
         self.sampler.accept(token)
 
     @property
-    def takes_largest(self) -> bool:
-        """Whether the choice is always the largest logit, the first of equal ones."""
-        draw = self.device_draw
-        return draw is not None and draw.candidates == 1
-
-    @property
     def device_draw(self) -> DeviceDraw | None:
         """What a device needs to choose the same tokens; None where it cannot."""
         return None if self.constraint is not None else self.sampler.device_draw

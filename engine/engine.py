@@ -6,8 +6,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..graph.errors import RequestError, SequenceLost
+from ..graph.errors import SequenceLost
 from .admission import Slots, prompt_ids
+from .ahead import Ahead
 from .constraints import Constraint
 from .drafting import Drafting, Opener
 from .guard import Call, Guard
@@ -15,7 +16,7 @@ from .options import make_options
 from .prompts import Prompt
 from .request import Request, Stage
 from .rounds import Rounds
-from .sampler import SamplerParams
+from .sampler.params import make_params
 from .session import Session
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class Engine:
         self._ended: list[Request] = []  # not yet reported
         self._prompts: dict[Request, Prompt] = {}
         self._rounds = Rounds(self.sequences, self._fail)
+        self._ahead = Ahead(self.sequences, self._fail)
         self._drafting: dict[Any, Drafting] = {}
         self._open(self._spec)
         self._in_step = False  # still set when an exception broke off the last step
@@ -102,26 +104,15 @@ class Engine:
         `Model.generate`; speculative: True for the engine's own drafters, None for none.
 
         Raises RequestError for what is out of range and prompts that do not fit."""
-        model, sequences = self.model, self.sequences
         options = make_options(
-            model.tokenizer,
-            model.n_vocab,
-            max_tokens,
-            stop,
-            stop_token_ids,
-            ignore_eos,
-            cache_prompt,
+            self.model, max_tokens, stop, stop_token_ids, ignore_eos, cache_prompt
         )
-        before = [] if self._own or cache_prompt else sequences.tokens(0)
-        ids = prompt_ids(model, prompt, continues=bool(before))
-        if len(before) + len(ids) > sequences.n_ctx:
-            held = f" after the {len(before)} that the session has" if before else ""
-            raise RequestError(
-                f"the prompt's {len(ids)} tokens do not fit in a context of {sequences.n_ctx}"
-                f"{held}; use a larger context (-c) or a shorter prompt"
-            )
-        request = Request(model, ids, SamplerParams(**sampling), options, constraint, before)
-        request.opener = self._spec if speculative is True else model.opener(speculative or None)
+        before = [] if self._own or cache_prompt else self.sequences.tokens(0)
+        ids = prompt_ids(self.model, prompt, before, self.sequences.n_ctx)
+        params = make_params(sampling)
+        request = Request(self.model, ids, params, options, constraint, before)
+        asked = self._spec if speculative is True else self.model.opener(speculative or None)
+        request.opener = asked
         self._queue.append(request)
         return request
 
@@ -170,11 +161,20 @@ class Engine:
             return prompts[:1]
         if decoding:
             self._decoded = True
-            self._rounds.run(decoding)
-            for request in decoding:
-                if request.ending:
-                    self._end(request)
+            self._decode(decoding)
         return decoding
+
+    def _decode(self, requests: Sequence[Request]) -> None:
+        """A pass of those that the device chooses for, and one of the others."""
+        on_device = [r for r in requests if r.on_device]
+        on_host = [r for r in requests if not r.on_device]
+        if on_device:
+            self._ahead.run(on_device)
+        if on_host:
+            self._rounds.run(on_host)
+        for request in requests:
+            if request.ending:
+                self._end(request)
 
     def _events(self, stepped: Sequence[Request]) -> list[Event]:
         """What there is to report of requests that are active or ended."""
@@ -183,7 +183,10 @@ class Engine:
         return going + [Event(r, r.pieces(), True) for r in ended]
 
     def _end_cancelled(self) -> None:
-        for request in [r for r in self._active if r.cancelled]:
+        cancelled = [r for r in self._active if r.cancelled]
+        if cancelled:
+            self._ahead.drain()
+        for request in cancelled:
             self._end(request, "cancelled")
         for request in [r for r in self._queue if r.cancelled]:
             self._queue.remove(request)
@@ -216,6 +219,7 @@ class Engine:
         if drafting is not None:
             text = [*sequences.tokens(seq), *request.prompt[kept:]]
             drafting.begin(seq, text, sequences.evaluated(seq))
+        request.on_device = drafting is None and self._ahead.prepare(request)
         sequences.prepare(len(work.tokens), seq, hidden)
         request.began_prompt(kept)
 
@@ -229,7 +233,7 @@ class Engine:
                 request.drafting.watch(request.seq, part, found.hidden)
             if work.done:
                 length = sequences.evaluated(request.seq)
-                request.began_decoding(sequences.n_ctx - length)
+                request.began_decoding(length, sequences.n_ctx - length)
                 if not request.ending:
                     request.take(request.chooser.choose(found.logits[0], length))
         except Exception as error:
@@ -277,6 +281,7 @@ class Engine:
         agree, the others end."""
         if not self._in_step:
             return
+        self._ahead.forget()
         for request in list(self._active):
             if request.changing or self.sequences.is_lost(request.seq):
                 lost = SequenceLost("the request was lost when a step was interrupted; ask again")

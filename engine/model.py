@@ -267,12 +267,13 @@ def load(
     draft_head: int = 0,
     offload: Offload | None = None,
     drafters: Callable[[str], Opener] | None = None,
+    load: str = "map",
 ) -> Model:
     """Load a GGUF model onto a device; the arguments are those of `riverrun.load`, which also gives
     drafters: what `speculative=` asks for by name.
 
     Raises ModelError or BackendError."""
-    model = Model(load_file(path, draft_head), device, threads, offload, drafters)
+    model = Model(load_file(path, draft_head, load), device, threads, offload, drafters)
     _warm(model, progress)
     return model
 

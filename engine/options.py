@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..graph.errors import RequestError
 from ..models.tokenizer import Tokenizer, TokenType
 from .items import checked_ids, checked_integer
+
+if TYPE_CHECKING:
+    from .model import Model
 
 
 @dataclass(frozen=True)
@@ -31,8 +34,7 @@ class Options:
 
 
 def make_options(
-    tokenizer: Tokenizer,
-    n_vocab: int,
+    model: Model,
     max_tokens: int,
     stop: str | Sequence[str],
     stop_token_ids: Sequence[int],
@@ -42,7 +44,8 @@ def make_options(
     """Options from a caller's arguments. A stop text that spells out a control token is matched as
     that token, too: its text never shows. Raises RequestError."""
     stops = (stop,) if isinstance(stop, str) else tuple(stop)
-    ids = {*checked_ids(stop_token_ids, n_vocab), *_control_tokens(tokenizer, stops)}
+    ids = {*checked_ids(stop_token_ids, model.n_vocab)}
+    ids.update(_control_tokens(model.tokenizer, stops))
     return Options(max_tokens, stops, tuple(sorted(ids)), ignore_eos, cache_prompt)
 
 

@@ -111,7 +111,7 @@ class Passes:
         seq = self._usable(seq)
         self._require_none_pending(seq)
         self._evaluate_all_due(seq)
-        self._catch_up(seq)
+        self.catch_up(seq)
         if self.memory.unsettled(seq):
             part = Part(seq, NO_TOKENS, 0, self.memory.length(seq))
             self._run(self.runner.fold_step(), [part], [Reservation(seq, 0)], 0)
@@ -220,11 +220,11 @@ class Passes:
         again = [self.memory.rerun(seq) for seq, _ in items]
         if total + sum(again) > MAX_TOKENS or max(again) > MOST_AGAIN:
             for seq, _ in items:
-                self._catch_up(seq)
+                self.catch_up(seq)
             return [0] * len(items)
         return again
 
-    def _catch_up(self, seq: int) -> None:
+    def catch_up(self, seq: int) -> None:
         """Run committed tokens again until the state holds them all."""
         while self.memory.rerun(seq):
             due = self.memory.rerun(seq)

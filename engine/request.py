@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..graph.errors import RiverrunError
 from .chooser import Chooser
-from .constraints import Constraint
+from .constraints import Constraint, start_constraint
 from .drafting import Drafting, Opener
 from .options import Options
 from .sampler import Sampler, SamplerParams
@@ -76,7 +76,12 @@ class Request:
         self.drafting: Drafting | None = None
         # Rows that pad the embedding beyond the tokenizer's vocabulary are never sampled.
         n_vocab = model.tokenizer.n_vocab or model.n_vocab
+        if constraint is not None:
+            constraint = start_constraint(constraint, model.tokenizer)
         self.chooser = Chooser(Sampler(params, n_vocab, [*before, *prompt]), n_vocab, constraint)
+        self.draw = self.chooser.device_draw  # how a device can choose for it; None: it cannot
+        self.on_device = False  # whether the device does
+        self.evaluated = 0  # tokens of its text that its sequence should hold evaluated
         self.stage = Stage.QUEUED
         self.seq = -1
         self.room = 0  # tokens that the context has left behind the prompt
@@ -94,6 +99,7 @@ class Request:
         self._text: list[str] = []
         self._reported = 0  # pieces that `pieces` has given
         self._reason = ""
+        self._start = 0
         self._began = self._first_at = 0.0
 
     def __repr__(self) -> str:
@@ -134,9 +140,11 @@ class Request:
         self.timings.cache_n, self.timings.prompt_n = kept, len(self.prompt) - kept
         self._began = time.perf_counter()
 
-    def began_decoding(self, room: int) -> None:
-        """The prompt is evaluated, and the context has room for so many more tokens."""
+    def began_decoding(self, length: int, room: int) -> None:
+        """The prompt is evaluated, `length` tokens with those before it, and the context has room
+        for so many more."""
         self.stage, self.room = Stage.DECODING, room
+        self._start = self.evaluated = length
         self._first_at = time.perf_counter()
         self.timings.prompt_ms = 1e3 * (self._first_at - self._began)
         if self.options.max_tokens == 0:
@@ -145,6 +153,7 @@ class Request:
     def take(self, token: int) -> None:
         """Go on by a token that the chooser has chosen; `ending` says whether it was the last."""
         timings, tokens = self.timings, self.tokens
+        self.evaluated = self._start + len(tokens)
         timings.predicted_n += 1
         timings.predicted_ms = 1e3 * (time.perf_counter() - self._first_at)
         if token in self._ends or (token in self._eog and self._stops_at_end()):

@@ -93,9 +93,6 @@ class Rounds:
 
     def _judge(self, turns: Sequence[Turn], found: Pass) -> None:
         """Choose the tokens of every request from its rows."""
-        if all(t.proposal is None and t.request.chooser.takes_largest for t in turns):
-            self._take_largest(turns, found.logits)
-            return
         at = 0
         for turn in turns:
             rows = slice(at, at + 1 + len(turn.drafted))
@@ -106,20 +103,6 @@ class Rounds:
                 else:
                     hidden = found.hidden[rows] if found.hidden is not None else None
                     self._take_drafts(turn, found.logits[rows], hidden)
-
-    def _take_largest(self, turns: Sequence[Turn], logits: np.ndarray) -> None:
-        """Requests that all take the largest logit, at once."""
-        tokens = logits[:, : turns[0].request.chooser.n_vocab].argmax(axis=1)
-        finite = np.isfinite(logits[np.arange(len(turns)), tokens]).tolist()
-        for row, (turn, token) in enumerate(zip(turns, tokens.tolist(), strict=True)):
-            request = turn.request
-            with self._changing(request):
-                if not finite[row]:
-                    self._take_one(request, logits[row])  # it says what is wrong
-                    continue
-                request.chooser.accept(token)
-                self.sequences.commit(request.seq, 1)
-                request.take(token)
 
     @contextmanager
     def _changing(self, request: Request) -> Iterator[None]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from ..graph.errors import RequestError
+from .bound_step import Part
 from .buckets import MAX_TOKENS, sequence_bucket
 from .items import checked_ids
+from .memory import Reservation
 from .passes import MOST_AGAIN, Passes
 from .prompts import Prompt, cuts, pass_kind
 
@@ -164,6 +166,38 @@ class Sequences(Passes):
     def decode(self, token: int, seq: int = 0) -> np.ndarray:
         """Evaluate one token; its logits f32 [n_vocab], valid until the next pass."""
         return self.evaluate([(seq, (token,))]).logits[0]
+
+    def advance(
+        self,
+        tokens: Sequence[tuple[int, int]],
+        start: Callable[[Sequence[Part]], None],
+        sure: bool,
+    ) -> None:
+        """Begin a pass of one token of each sequence, which counts as committed: [(sequence,
+        token), ...], where `name_last` may say later what the token is. start: called with the
+        parts of the pass, to put it on the device; sure: none of the tokens will be forgotten."""
+        seqs = [seq for seq, _ in tokens]
+        parts = [Part(seq, (token,), 0, self.memory.length(seq)) for seq, token in tokens]
+        self._changing.update(seqs)
+        try:
+            self.memory.reserve([Reservation(seq, 1, int(sure)) for seq in seqs])
+        except RequestError:
+            self._changing.difference_update(seqs)
+            raise
+        try:
+            start(parts)
+        except BaseException:
+            for seq in seqs:
+                self._lose(seq)
+            raise
+        for seq, token in tokens:
+            self.memory.commit(seq, 1)
+            self._tokens[seq].append(token)
+        self._changing.difference_update(seqs)
+
+    def name_last(self, seq: int, token: int) -> None:
+        """Say what the last token is that `advance` has evaluated."""
+        self._tokens[seq][-1] = token
 
     def prepare(self, n_tokens: int, seq: int = 0, hidden: bool = False) -> None:
         """Compile what a prompt of n_tokens will run, so that its time is that of evaluation."""

@@ -45,6 +45,12 @@ class SessionMemory:
         return self.recurrent is not None and self.recurrent.reruns
 
     @property
+    def forgets_last(self) -> bool:
+        """Whether the last committed token can be forgotten without running others again."""
+        r = self.recurrent
+        return r is None or (r.window >= 1 and not r.reruns)
+
+    @property
     def host_bytes(self) -> int:
         """Bytes that rollback has copied between state and host memory so far."""
         return self.recurrent.host_bytes if self.recurrent else 0

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from ..graph import TensorSpec
 from ..graph.dtype import DType, dtype
 from ..graph.errors import DTypeError, RequestError, Unsupported
+from ..graph.fields import check_fields, integer, limited, one_of, option
 from ..models.step import PAGE, Capacity, StepShape
 from .buckets import MAX_TOKENS
-from .memory import RecurrentMemory, check_rollback, strategies
+from .memory import ROLLBACKS, RecurrentMemory, check_rollback, strategies
 from .memory.pages import window_pages
 
 if TYPE_CHECKING:
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
 RECURRENT = ("conv_state.", "ssm_state.")
 LOGS = ("conv_log.", "ssm_log.")
+# The most that a caller may ask for: bytes of what it takes then still fit into 64 bits.
+MOST_CONTEXT = 1 << 44
+MOST_SEQUENCES = 1 << 16
+MOST_ROLLBACK = 1 << 20
+MOST_BYTES = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -32,27 +38,56 @@ class SessionOptions:
     states to which prompts may go back, 0 for none; budget: bytes that rollback=auto may spend on
     snapshots where replay cannot be had."""
 
-    n_ctx: int | None = None
-    n_seqs: int = 1
-    cache_type_k: str = "f16"
-    cache_type_v: str = "f16"
-    rollback: str = "auto"
-    n_rs_seq: int = 0
+    n_ctx: int | None = option(
+        None,
+        "-c",
+        "--ctx-size",
+        metavar="CTX",
+        help="Context size in tokens.",
+        shown="the model's own, up to 4096",
+        check=integer(1, MOST_CONTEXT, "1 or more tokens"),
+    )
+    n_seqs: int = limited(1, integer(1, MOST_SEQUENCES))
+    cache_type_k: str = option(
+        "f16",
+        "--cache-type-k",
+        metavar="T",
+        help="Element type of cached keys.",
+        check=one_of(CACHE_TYPES),
+    )
+    cache_type_v: str = option(
+        "f16",
+        "--cache-type-v",
+        metavar="T",
+        help="Element type of cached values.",
+        check=one_of(CACHE_TYPES),
+    )
+    rollback: str = option(
+        "auto",
+        "--rollback",
+        metavar="KIND",
+        help=f"How recurrent state forgets drafts: {', '.join(ROLLBACKS[:-1])}.",
+        check=one_of(ROLLBACKS),
+    )
+    n_rs_seq: int = option(
+        0,
+        "--n-rs-seq",
+        metavar="N",
+        help="Most tokens that recurrent state can forget.",
+        absent=None,
+        shown="the longest draft",
+        check=integer(0, MOST_ROLLBACK),
+    )
     program: str = "trunk"
     draft_head: bool = False
-    cache_bytes: int = 256 << 20
+    cache_bytes: int = limited(256 << 20, integer(0, MOST_BYTES))
     budget: int = 1 << 30
 
     def __post_init__(self) -> None:
-        if self.n_seqs < 1:
-            raise RequestError(f"n_seqs should be 1 or more, got {self.n_seqs}")
-        if self.n_rs_seq < 0:
-            raise RequestError(f"n_rs_seq should be 0 or more, got {self.n_rs_seq}")
-        if self.cache_bytes < 0:
-            raise RequestError(f"cache_bytes should be 0 or more, got {self.cache_bytes}")
         check_rollback(self.rollback)
         for name in ("cache_type_k", "cache_type_v"):
             _cache_type(name, getattr(self, name))
+        check_fields(self)
 
 
 @dataclass(frozen=True)

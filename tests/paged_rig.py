@@ -25,27 +25,37 @@ class CountingPools(Pools):
 
 
 def memory(
-    n_seqs: int, n_pages: int, n_ctx: int, window: int = 0, slack: int = 0, v_type: DType = f32
+    n_seqs: int,
+    n_pages: int,
+    n_ctx: int,
+    window: int = 0,
+    slack: int = 0,
+    v_type: DType = f32,
+    layer: int = 0,
 ) -> PagedKV:
     specs = {
-        "cache_k.0": TensorSpec((n_pages * PAGE, 2, 1)),
-        "cache_v.0": TensorSpec((n_pages * PAGE, 1, 3), v_type),
+        f"cache_k.{layer}": TensorSpec((n_pages * PAGE, 2, 1)),
+        f"cache_v.{layer}": TensorSpec((n_pages * PAGE, 1, 3), v_type),
     }
-    return PagedKV(n_seqs, n_pages, n_ctx, CountingPools(specs), STATES, window, slack)
+    return PagedKV(n_seqs, n_pages, n_ctx, CountingPools(specs), specs, window, slack)
 
 
 def write(kv: PagedKV, seq: int, start: int, values: list[int]) -> None:
     """What a pass does: put a value for each position into every state."""
     rows = kv.rows(seq, start, len(values))
-    for sign, name in zip((1, -1), STATES, strict=True):
+    for sign, name in zip((1, -1), kv.states, strict=True):
         kv.pools.array(name)[rows] = sign * np.array(values)[:, None, None]
 
 
 def read(kv: PagedKV, seq: int, start: int, stop: int) -> list[int]:
     rows = kv.rows(seq, start, stop - start)
-    k, v = (kv.pools.array(name)[rows].reshape(len(rows), w) for name, w in STATES.items())
+    k, v = (
+        kv.pools.array(name)[rows].reshape(len(rows), w)
+        for name, w in zip(kv.states, STATES.values(), strict=True)
+    )
     assert (k == k[:, :1]).all() and (v == -k[:, :1]).all()
-    return [int(x) for x in k[:, 0]]
+    found: list[int] = k[:, 0].astype(int).tolist()
+    return found
 
 
 def grow(kv: PagedKV, seq: int, n: int, first: int = 0) -> None:
@@ -64,12 +74,12 @@ def everything(kv: PagedKV) -> tuple[object, ...]:
         [(kv.length(s), kv.pending(s), kv.held(s)) for s in seqs],
         kv.block_table.tolist(),
         (kv.pages.free, owners),
-        [kv.pools.array(name).tobytes() for name in STATES],
+        [kv.pools.array(name).tobytes() for name in kv.states],
     )
 
 
 def total_pages(kv: PagedKV) -> int:
-    return kv.pools.specs["cache_k.0"].shape[0] // PAGE
+    return kv.pools.specs[kv.states[0]].shape[0] // PAGE
 
 
 def check_pages(kv: PagedKV) -> None:

@@ -6,6 +6,7 @@ Serving"."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,6 +15,15 @@ from ...graph.errors import RequestError
 from ...models.step import PAGE
 from .base import Memory, Reservation
 from .pages import Pages
+
+
+class _Fresh(NamedTuple):
+    """A page taken for a block table entry, in place of a shared page or of none."""
+
+    seq: int
+    at: int
+    page: int
+    shared: int | None
 
 
 class PagedKV(Memory):
@@ -66,12 +76,8 @@ class PagedKV(Memory):
                     "load with a larger context (-c) or shorten the prompt"
                 )
             wanted += max(0, _pages(start + n) - self._end[seq])
-            if n and start % PAGE:
-                page = self.block_table.item(seq, start // PAGE)
-                # When all but one of its owners have left it for copies, the last one keeps it.
-                if self.pages.owners(page) - left.get(page, 0) > 1:
-                    wanted += 1
-                    left[page] = left.get(page, 0) + 1
+            if n and start % PAGE and self._shared(seq, start, left) is not None:
+                wanted += 1
         return self._shortage(wanted)
 
     def _shortage(self, wanted: int) -> str:
@@ -79,26 +85,50 @@ class PagedKV(Memory):
             return ""
         return f"{wanted} attention pages needed, {self.pages.free} free; clear a sequence"
 
-    def _reserve(self, batch: Sequence[Reservation]) -> None:
-        for seq, n, *_ in batch:
-            start = self._length[seq] + self._pending[seq]
-            if n and start % PAGE:
-                self._own(seq, start)
-            for at in range(self._end[seq], _pages(start + n)):
-                self.block_table[seq, at] = self.pages.take()
-                self._end[seq] = at + 1
-        super()._reserve(batch)
+    def _shared(self, seq: int, start: int, left: dict[int, int]) -> int | None:
+        """The page that position start lies in, if writing there needs an own copy. left: how many
+        owners of each page have been given copies; counts this one in."""
+        page = self.block_table.item(seq, start // PAGE)
+        # When all but one of its owners have left it for copies, the last one keeps it.
+        if self.pages.owners(page) - left.get(page, 0) <= 1:
+            return None
+        left[page] = left.get(page, 0) + 1
+        return page
 
-    def _own(self, seq: int, start: int) -> None:
-        """Make sure that writing from position start on, inside a page, reaches no other owner."""
-        page, used = self.block_table.item(seq, start // PAGE), start % PAGE
-        if self.pages.owners(page) == 1:
-            return
-        fresh = self.pages.take()
+    def _prepare(self, batch: Sequence[Reservation]) -> list[_Fresh]:
+        """Pages for the new positions and own copies of shared ones, not yet in the block table."""
+        fresh, left = list[_Fresh](), dict[int, int]()
+        try:
+            for seq, n, *_ in batch:
+                start = self._length[seq] + self._pending[seq]
+                shared = self._shared(seq, start, left) if n and start % PAGE else None
+                if shared is not None:
+                    fresh.append(_Fresh(seq, start // PAGE, self.pages.take(), shared))
+                    self._copy_rows(shared, fresh[-1].page, start % PAGE)
+                for at in range(self._end[seq], _pages(start + n)):
+                    fresh.append(_Fresh(seq, at, self.pages.take(), None))
+        except BaseException:
+            self._abandon(fresh)
+            raise
+        return fresh
+
+    def _copy_rows(self, src: int, dst: int, n: int) -> None:
+        """The first n rows of a page into another."""
         for name in self.states:
-            self.pools.copy(name, _rows(page, used), _rows(fresh, used))
-        self.block_table[seq, start // PAGE] = fresh
-        self.pages.give_back(page)
+            self.pools.copy(name, _rows(src, n), _rows(dst, n))
+
+    def _abandon(self, prepared: list[_Fresh]) -> None:
+        for fresh in prepared:
+            self.pages.give_back(fresh.page)
+
+    def _apply(self, batch: Sequence[Reservation], prepared: list[_Fresh]) -> None:
+        for seq, at, page, shared in prepared:
+            self.block_table[seq, at] = page
+            if shared is None:
+                self._end[seq] = at + 1
+            else:
+                self.pages.give_back(shared)
+        super()._apply(batch, prepared)
 
     def row(self, seq: int, position: int) -> int:
         """The pool row of a position that is held."""
@@ -137,6 +167,15 @@ class PagedKV(Memory):
         """Pending tokens are forgotten: only their rows were written."""
         self._commit(seq, 0)
 
+    def _reset(self, seq: int) -> None:
+        """Who owns which page is counted anew from the block tables of all sequences."""
+        self._first[seq] = self._end[seq] = 0
+        self.block_table[seq] = 0
+        every = range(self.n_seqs)
+        tables = [self.block_table[s, self._first[s] : self._end[s]].tolist() for s in every]
+        # One assignment: whoever is interrupted before it has changed nothing of others.
+        self.pages = Pages(self.pages.n, (page for table in tables for page in table))
+
     def max_rollback(self, seq: int) -> int:
         """Everything pending."""
         return self._pending[seq]
@@ -160,7 +199,7 @@ class PagedKV(Memory):
         n = self._length[seq] - first
         saved = {name: np.empty(*self._storage(name, n)) for name in self.states}
         for name, array in saved.items():
-            for rows, part in self._pieces(seq, first):
+            for rows, part in self._pieces(seq, first, self._length[seq]):
                 array[part] = self.pools.read(name, rows)
         return saved
 
@@ -192,13 +231,12 @@ class PagedKV(Memory):
     def _restore(self, seq: int, length: int, arrays: Mapping[str, np.ndarray]) -> None:
         n = self._saved_rows(length, arrays)
         start = self._start(length, n)
-        self._first[seq], self._end[seq] = start // PAGE, _pages(length)
-        for at in self.held(seq):
+        for at in range(start // PAGE, _pages(length)):
             self.block_table[seq, at] = self.pages.take()
-        self._length[seq] = length
+        self._first[seq], self._end[seq] = start // PAGE, _pages(length)
         for name in self.states:
             values = arrays[name][start - (length - n) :]
-            for rows, part in self._pieces(seq, start):
+            for rows, part in self._pieces(seq, start, length):
                 self.pools.write(name, rows, values[part])
 
     def _storage(self, name: str, n: int) -> tuple[tuple[int, ...], np.dtype]:
@@ -215,11 +253,11 @@ class PagedKV(Memory):
         """The first position to be held when the last `saved` of `length` ones are at hand."""
         return max(self._kept_page(length), _pages(length - saved)) * PAGE
 
-    def _pieces(self, seq: int, start: int) -> Iterator[tuple[slice, slice]]:
-        """Positions start (of a page) to the length, page by page: rows of the pool, and these
-        positions less start."""
-        for at in range(start, self._length[seq], PAGE):
-            n = min(PAGE, self._length[seq] - at)
+    def _pieces(self, seq: int, start: int, stop: int) -> Iterator[tuple[slice, slice]]:
+        """Positions start (of a page) to stop, page by page: rows of the pool, and these positions
+        less start."""
+        for at in range(start, stop, PAGE):
+            n = min(PAGE, stop - at)
             page = self.block_table.item(seq, at // PAGE)
             yield _rows(page, n), slice(at - start, at - start + n)
 
@@ -235,11 +273,14 @@ class PagedKV(Memory):
         """Give back the pages behind the sequence's end and those before what is needed."""
         end = _pages(self._length[seq])
         first = min(max(self._first[seq], self._kept_page(self._length[seq])), end)
-        for at in self.held(seq):
-            if not first <= at < end:
-                self.pages.give_back(self.block_table.item(seq, at))
-                self.block_table[seq, at] = 0
+        # No longer held before it is given back, so that it cannot be given back twice.
+        before = self.held(seq)
         self._first[seq], self._end[seq] = first, end
+        for at in before:
+            if not first <= at < end:
+                page = self.block_table.item(seq, at)
+                self.block_table[seq, at] = 0
+                self.pages.give_back(page)
 
 
 def _pages(positions: int) -> int:

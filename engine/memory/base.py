@@ -1,13 +1,17 @@
 """The contract of every memory. A pass reserves tokens, runs, and commits how many of them stay.
 
 Queries and acts agree: `can_commit` and `can_remove` say what `commit` and `remove` will do, and a
-call that is refused changes nothing."""
+call that is refused changes nothing.
+
+An exception may come at any line, a KeyboardInterrupt too. Sequences that the call does not change
+stay right, the source of a copy among them, and `reset` makes the others empty and usable again. A
+`reserve`, `copy` or `restore` that fails, for want of memory say, is as if it had not been."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -58,9 +62,19 @@ class Memory(ABC):
         why = self.refusal(batch)
         if why:
             raise RequestError(why)
-        self._reserve(batch)
+        self._apply(batch, self._prepare(batch))
 
-    def _reserve(self, batch: Sequence[Reservation]) -> None:
+    def _prepare(self, batch: Sequence[Reservation]) -> Any:
+        """All of `reserve` that can fail, such as copies, without an effect on any sequence.
+
+        Leaves nothing behind when it raises."""
+        return None
+
+    def _abandon(self, prepared: Any) -> None:  # noqa: B027
+        """Undo `_prepare`."""
+
+    def _apply(self, batch: Sequence[Reservation], prepared: Any) -> None:
+        """The rest of `reserve`: changes of bookkeeping, which cannot fail."""
         for item in batch:
             self._pending[item.seq] += item.n
 
@@ -111,6 +125,16 @@ class Memory(ABC):
         self.lose(seq)
         self._remove(seq, self._length[seq] - n)
 
+    def reset(self, seq: int) -> None:
+        """Empty a sequence whatever state an exception has left it in, and repair what it shared
+        with others. Goes by nothing that the sequence says of itself; may be repeated."""
+        self._reset(seq)
+        self._length[seq] = self._pending[seq] = 0
+
+    @abstractmethod
+    def _reset(self, seq: int) -> None:
+        """`reset` without the counters."""
+
     @abstractmethod
     def max_rollback(self, seq: int) -> int:
         """The most pending tokens that commit can forget."""
@@ -125,8 +149,12 @@ class Memory(ABC):
                 f"sequence and nothing pending, got {self._length[dst]} tokens and "
                 f"{self._pending[src]} pending; clear or commit first"
             )
-        self._copy(src, dst)
-        self._length[dst] = self._length[src]
+        try:
+            self._copy(src, dst)
+            self._length[dst] = self._length[src]
+        except BaseException:
+            self.reset(dst)
+            raise
 
     @abstractmethod
     def _copy(self, src: int, dst: int) -> None:
@@ -146,8 +174,12 @@ class Memory(ABC):
                 "clear it first"
             )
         self.check_restore(seq, length, arrays)
-        self._restore(seq, length, arrays)
-        self._length[seq] = length
+        try:
+            self._restore(seq, length, arrays)
+            self._length[seq] = length
+        except BaseException:
+            self.reset(seq)
+            raise
 
     @abstractmethod
     def check_restore(self, seq: int, length: int, arrays: Mapping[str, np.ndarray]) -> None:

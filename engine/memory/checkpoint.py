@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -10,6 +11,8 @@ import numpy as np
 from ...backends import Pools
 from .base import Reservation
 from .recurrent import RecurrentLayout, RecurrentMemory
+
+Arrays = dict[str, np.ndarray]
 
 
 class Checkpoint(RecurrentMemory):
@@ -23,14 +26,26 @@ class Checkpoint(RecurrentMemory):
         super().__init__(n_seqs, pools, states, window)
         self._saved_at: list[int | None] = [None] * self.n_seqs
 
-    def _advance(self, item: Reservation) -> None:
-        seq = item.seq
-        if self._pending[seq] or item.sure >= item.n:
-            return
-        at = self._length[seq] - self._rerun[seq]
-        if self._saved_at[seq] != at:
-            self._timed(self._store, seq)
-            self._saved_at[seq] = at
+    def _prepare(self, batch: Sequence[Reservation]) -> dict[int, Arrays]:
+        """By sequence, a copy of its state, where its tokens may be forgotten and the copy at hand
+        is of another time."""
+        return {
+            item.seq: self._timed(self._store, item.seq)
+            for item in batch
+            if not self._pending[item.seq]
+            and item.sure < item.n
+            and self._saved_at[item.seq] != self._held_by_state(item.seq)
+        }
+
+    def _apply(self, batch: Sequence[Reservation], prepared: dict[int, Arrays]) -> None:
+        for seq, arrays in prepared.items():
+            self._take(seq, arrays)
+            self._saved_at[seq] = self._held_by_state(seq)
+        super()._apply(batch, prepared)
+
+    def _held_by_state(self, seq: int) -> int:
+        """Committed tokens that the state has seen."""
+        return self._length[seq] - self._rerun[seq]
 
     def _kept(self, seq: int) -> bool:
         """Whether the copy is from before the pending tokens, or of an earlier time."""
@@ -76,16 +91,22 @@ class Checkpoint(RecurrentMemory):
         """All pending tokens, once there is a copy."""
         return self._pending[seq] if self._kept(seq) else 0
 
-    def _timed(self, copy: Callable[[int], None], seq: int) -> None:
+    def _timed(self, copy: Callable[[int], Arrays], seq: int) -> Arrays:
         began = time.perf_counter()
-        copy(seq)
+        arrays = copy(seq)
         self.copy_s += time.perf_counter() - began
+        return arrays
 
-    def _store(self, seq: int) -> None:
-        """Copy the state aside."""
+    @abstractmethod
+    def _store(self, seq: int) -> Arrays:
+        """Copy the state aside; the copy, if it lies in host memory."""
 
-    def _load(self, seq: int) -> None:
-        """Copy it back."""
+    def _take(self, seq: int, arrays: Arrays) -> None:
+        """Let this be the copy to go back to."""
+
+    @abstractmethod
+    def _load(self, seq: int) -> Arrays:
+        """Copy it back; returns what `_store` does."""
 
 
 class HostCheckpoint(Checkpoint):
@@ -96,19 +117,22 @@ class HostCheckpoint(Checkpoint):
 
     def __init__(self, n_seqs: int, pools: Pools, states: Sequence[str], window: int = 0) -> None:
         super().__init__(n_seqs, pools, states, window)
-        self._copies: list[dict[str, np.ndarray]] = [{} for _ in range(self.n_seqs)]
+        self._copies: list[Arrays] = [{} for _ in range(self.n_seqs)]
 
-    def _store(self, seq: int) -> None:
-        self._copies[seq] = {name: self.pools.read(name, (seq,)) for name in self.states}
-        self._count(seq)
+    def _store(self, seq: int) -> Arrays:
+        return self._counted({name: self.pools.read(name, (seq,)) for name in self.states})
 
-    def _load(self, seq: int) -> None:
+    def _take(self, seq: int, arrays: Arrays) -> None:
+        self._copies[seq] = arrays
+
+    def _load(self, seq: int) -> Arrays:
         for name, array in self._copies[seq].items():
             self.pools.write(name, (seq,), array)
-        self._count(seq)
+        return self._counted(self._copies[seq])
 
-    def _count(self, seq: int) -> None:
-        self.host_bytes += sum(array.nbytes for array in self._copies[seq].values())
+    def _counted(self, arrays: Arrays) -> Arrays:
+        self.host_bytes += sum(array.nbytes for array in arrays.values())
+        return arrays
 
     def _reset(self, seq: int) -> None:
         self._copies[seq] = {}
@@ -125,10 +149,14 @@ class DeviceCheckpoint(Checkpoint):
         """A row for each sequence, and one for its copy."""
         return RecurrentLayout(rows=2)
 
-    def _store(self, seq: int) -> None:
+    def _store(self, seq: int) -> Arrays:
+        # An older copy is gone as soon as this one begins.
+        self._saved_at[seq] = None
         for name in self.states:
             self.pools.copy(name, (seq,), (self.n_seqs + seq,))
+        return {}
 
-    def _load(self, seq: int) -> None:
+    def _load(self, seq: int) -> Arrays:
         for name in self.states:
             self.pools.copy(name, (self.n_seqs + seq,), (seq,))
+        return {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -32,10 +33,24 @@ class HybridMemory(Memory):
                 return why
         return ""
 
-    def _reserve(self, batch: Sequence[Reservation]) -> None:
-        super()._reserve(batch)
-        for part in self.parts:
-            part._reserve(batch)
+    def _prepare(self, batch: Sequence[Reservation]) -> list[Any]:
+        done: list[Any] = []
+        try:
+            for part in self.parts:
+                done.append(part._prepare(batch))
+        except BaseException:
+            self._abandon(done)
+            raise
+        return done
+
+    def _abandon(self, prepared: list[Any]) -> None:
+        for part, own in zip(self.parts, prepared, strict=False):
+            part._abandon(own)
+
+    def _apply(self, batch: Sequence[Reservation], prepared: list[Any]) -> None:
+        for part, own in zip(self.parts, prepared, strict=True):
+            part._apply(batch, own)
+        super()._apply(batch, prepared)
 
     def can_commit(self, seq: int, n: int) -> bool:
         """Whether every part can."""
@@ -76,6 +91,10 @@ class HybridMemory(Memory):
         self._length[seq] -= n
         for part in self.parts:
             part.lose_last(seq, n)
+
+    def _reset(self, seq: int) -> None:
+        for part in self.parts:
+            part.reset(seq)
 
     def max_rollback(self, seq: int) -> int:
         """What the weakest part allows."""

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
+
 from ...graph.errors import RequestError
 from ...models.step import PAGE
 
 
 class Pages:
-    """Pages 0 .. n - 1; one without owners is free, and free ones are used again."""
+    """Pages 0 .. n - 1; one without owners is free, and free ones are used again.
 
-    def __init__(self, n: int) -> None:
-        self._owners = [0] * n
-        self._free = list(range(n))[::-1]
+    held: the pages owned from the start, each as often as it has owners. An exception inside a
+    method may leave a page that is neither owned nor free; no page has too few owners."""
+
+    def __init__(self, n: int, held: Iterable[int] = ()) -> None:
+        owners = Counter(held)
+        self.n = n
+        self._owners = [owners[page] for page in range(n)]
+        self._free = [page for page in reversed(range(n)) if not owners[page]]
 
     @property
     def free(self) -> int:
@@ -25,10 +33,9 @@ class Pages:
     def take(self) -> int:
         """A free page, now with one owner. Raises RequestError when there is none."""
         if not self._free:
-            raise RequestError(f"none of {len(self._owners)} attention pages is free")
-        page = self._free.pop()
-        self._owners[page] = 1
-        return page
+            raise RequestError(f"none of {self.n} attention pages is free")
+        self._owners[self._free[-1]] = 1
+        return self._free.pop()
 
     def share(self, page: int) -> None:
         """One more owner of a page that has one. Raises RequestError for a free page."""

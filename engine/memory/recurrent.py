@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -71,7 +71,7 @@ class RecurrentMemory(Memory):
                 )
         return ""
 
-    def _reserve(self, batch: Sequence[Reservation]) -> None:
+    def _apply(self, batch: Sequence[Reservation], prepared: Any) -> None:
         for item in batch:
             self._advance(item)
             self._pending[item.seq] += item.n
@@ -110,7 +110,7 @@ class RecurrentMemory(Memory):
 
     def _reset(self, seq: int) -> None:
         """The state before the first token, which is zero."""
-        self._rerun[seq] = 0
+        self._rerun[seq] = self._again[seq] = 0
         for name in self.states:
             self.pools.write(name, self._place(seq), 0)
 

@@ -93,6 +93,7 @@ class Replay(RecurrentMemory):
 
     def _reset(self, seq: int) -> None:
         self._first[seq] = self._done[seq] = self._fixed[seq] = 0
+        self._data[seq] = (0, 0, 0, 0)
         super()._reset(seq)
 
     def _intact(self, seq: int) -> bool:

@@ -59,7 +59,7 @@ class Snapshots(RecurrentMemory):
         self._depth[seq] -= back
 
     def _reset(self, seq: int) -> None:
-        self._newest[seq] = self._depth[seq] = 0
+        self._newest[seq] = self._read[seq] = self._depth[seq] = 0
         super()._reset(seq)
 
     def _intact(self, seq: int) -> bool:
