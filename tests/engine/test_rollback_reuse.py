@@ -11,6 +11,7 @@ import pytest
 import riverrun as rr
 from demo import PROMPTS, demo
 from riverrun.engine.prompt_states import PromptStates
+from riverrun.engine.prompts import Prompt
 from riverrun.engine.session import Session
 from rollback_rig import STRATEGIES, stream, tiny
 from tiny_models import N_VOCAB
@@ -168,7 +169,7 @@ def test_kept_states_stay_within_their_bytes() -> None:
     for room in (0, one - 1, one, 2 * one + 1):
         session = tiny().session(n_ctx=3072, cache_bytes=room)
         session.prefill(long)
-        states = session._held.prompt_states
+        states = session.sequences.storage.prompt_states
         assert states.nbytes <= room
         assert states.nbytes == len(states.positions(0)) * one == room // one * one
         if room >= one:
@@ -223,5 +224,7 @@ def test_states_too_large_are_not_kept_at_the_cost_of_others() -> None:
 def test_without_room_for_states_prompts_are_not_cut_for_them() -> None:
     session = tiny("qwen35").session(n_ctx=512, cache_bytes=0)
     prompt = [5 + i % 90 for i in range(100)]
-    assert [len(part) for part, _ in session.chunks(prompt)] == [100]
+    work = Prompt(session.sequences, 0, prompt)
+    part, _ = work.step()
+    assert len(part) == 100 and work.done
     assert session.reuse([*prompt[:99], 4]) == 0
