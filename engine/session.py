@@ -199,7 +199,9 @@ class Session:
         when the sequence is not empty."""
         self._check_seq(seq)
         with self._exclusive:
-            self._tokens[seq] = self._held.restore(self.model.fingerprint, seq, data)
+            self._tokens[seq] = self._held.restore(
+                self.model.fingerprint, seq, data, self.model.n_vocab
+            )
 
     def reuse(self, tokens: Sequence[int], seq: int = 0) -> int:
         """Keep of a sequence what it shares with the start of a prompt, so that only the rest
@@ -214,7 +216,7 @@ class Session:
                 if a != b:
                     break
                 common += 1
-            kept = self._held.reuse(seq, common)
+            kept = self._held.reuse(seq, common).kept
             del old[kept:]
             self._held.forget_states(seq, kept)
             return kept
@@ -247,7 +249,7 @@ class Session:
             yield part, self.evaluate([(seq, part)], hidden=hidden, kind=_chunk_kind(n))
             start += n
             if start < len(tokens):
-                self._held.remember(seq)
+                self._held.remember(seq, length + len(tokens))
 
     def prepare(self, n_tokens: int, seq: int = 0, hidden: bool = False) -> None:
         """Compile what a prompt of n_tokens will run, so that its time is that of evaluation."""
@@ -279,9 +281,9 @@ class Session:
         return self.evaluate([(seq, (token,))]).logits[0]
 
     def _cuts(self, length: int, n: int) -> Iterator[int]:
-        """Sizes of a prompt's passes. Recurrent memory stops a few tokens before the end, so that
-        the same prompt, or one that only ends differently, can go on from there."""
-        early = n - LAST if self._held.remembers and n >= WORTH_KEEPING else 0
+        """Sizes of a prompt's passes. Where memory cannot go back, one ends a few tokens before the
+        end, so that the same prompt, or one that only ends differently, can go on from there."""
+        early = n - LAST if self._held.remembers_last(LAST) and n >= WORTH_KEEPING else 0
         yield from _chunks(length, early)
         yield from _chunks(length + early, n - early)
 

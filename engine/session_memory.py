@@ -3,32 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from ..backends import Backend, BoundPlan
+from ..backends import Backend, BoundPlan, Pools
 from ..graph.errors import BackendError
 from .bound_step import BoundStep
+from .buckets import MAX_TOKENS
 from .memory import HybridMemory, Memory, PagedKV, RecurrentMemory
-from .prompt_states import PromptStates
+from .prompt_states import PromptStates, planned
 from .saved import pack, unpack
-from .session_plan import LOGS, RECURRENT, SessionPlan, slack
+from .session_plan import LOGS, RECURRENT, SessionPlan, mib, slack
+
+
+class Reuse(NamedTuple):
+    """How many tokens of a sequence a prompt reuses, and why not all that they have in common;
+    empty when all."""
+
+    kept: int
+    why: str
+
 
 WITHIN = 0.05  # of the planned bytes must be what is allocated
 
 
 class SessionMemory:
     """What a plan asks for. caches: pages of all layers or, where some have a window, of those
-    without and those with one; recurrent: None for models that only attend."""
+    without and those with one; recurrent: None for models that only attend.
 
-    def __init__(self, plan: SessionPlan, backend: Backend) -> None:
-        self.plan = plan
-        self.pools = backend.pools(plan.states)
+    grid: prompts continued at multiples of it give what cold ones give, so states are kept only
+    there; None where they do so from any position on."""
+
+    def __init__(self, plan: SessionPlan, backend: Backend, grid: int | None = None) -> None:
+        self.plan, self.grid = plan, grid
+        self.pools = _allocate(plan, backend)
         _check_size(plan, self.pools.nbytes)
         self.caches = self._caches()
         self.recurrent = self._recurrent()
         parts: list[Memory] = [*self.caches, *([self.recurrent] if self.recurrent else [])]
         self.memory = HybridMemory(parts)
-        self.prompt_states = PromptStates(plan.options.n_seqs, plan.options.cache_bytes)
+        self.prompt_states = PromptStates(plan.options.n_seqs, plan.cache_bytes)
 
     def step(self, bound: BoundPlan) -> BoundStep:
         """A bound plan with the buffers that a pass fills."""
@@ -36,28 +49,59 @@ class SessionMemory:
 
     @property
     def remembers(self) -> bool:
-        """Whether recurrent states are kept along prompts."""
-        return self.recurrent is not None and self.prompt_states.limit > 0
+        """Whether states are kept along prompts: where memory cannot go back by itself."""
+        return self.memory.reach is not None and self.prompt_states.limit > 0
 
-    def remember(self, seq: int) -> None:
-        """Keep the recurrent state of now, so that a later prompt may go on from here."""
-        if self.recurrent is not None and self.remembers:
-            self.prompt_states.add(seq, self.memory.length(seq), self.recurrent.save(seq))
+    def remembers_last(self, back: int) -> bool:
+        """Whether a prompt's evaluation should stop `back` tokens before its end, off the grid, to
+        keep a state there: where a prompt that only ends differently would not reach it else."""
+        reach = self.memory.reach
+        return self.remembers and self.grid is None and reach is not None and reach < back
 
-    def reuse(self, seq: int, common: int) -> int:
-        """Go back to at most `common` tokens, as near as the memory can; returns how many."""
+    def remember(self, seq: int, end: int | None = None) -> None:
+        """Keep what it takes to come back to now, so that a later prompt may go on from here.
+
+        end: the length of the prompt under evaluation, of which only as many states are kept as
+        there is room for; None keeps this one in any case."""
+        memory, length = self.memory, self.memory.length(seq)
+        due = memory.pending(seq) or memory.rerun(seq) or memory.unsettled(seq)
+        if self.remembers and not due and self._worth_keeping(seq, length, end):
+            self.prompt_states.add(seq, length, memory.keep(seq))
+
+    def _worth_keeping(self, seq: int, length: int, end: int | None) -> bool:
+        if length % (self.grid or MAX_TOKENS):
+            return self.grid is None
+        room = self.prompt_states.room(seq, self.plan.bytes.kept)
+        tail = self.grid is None and self.memory.reach == 0
+        return end is None or length in planned(end, room - tail, self.grid or MAX_TOKENS)
+
+    def reuse(self, seq: int, common: int) -> Reuse:
+        """Go back to at most `common` tokens, as near as the memory can, with nothing pending."""
+        held = self.memory.length(seq)
         if self.memory.can_remove(seq, common):
             self.memory.remove(seq, common)
-            return common
-        for position, arrays in self.prompt_states.before(seq, common):
-            if self.recurrent and all(c.can_remove(seq, position) for c in self.caches):
-                for cache in self.caches:
-                    cache.remove(seq, position)
-                self.recurrent.rewind(seq, position, arrays)
-                self.memory.rewind(seq, position)
-                return position
-        self.memory.remove(seq, 0)
-        return 0
+            return Reuse(common, "")
+        states = self.prompt_states.before(seq, common)
+        kept, why = 0, self._why_less(seq, common, held)
+        for position, arrays in states:
+            if self.memory.can_rewind(seq, position, arrays):
+                self.memory.rewind(seq, position, arrays)
+                kept = position
+                break
+        else:
+            self.memory.remove(seq, 0)
+        why = "" if kept == common else f"{kept} of {common} common tokens are reused: {why}"
+        return Reuse(kept, why)
+
+    def _why_less(self, seq: int, common: int, held: int) -> str:
+        """Why memory of `held` tokens does not go back to `common` ones."""
+        size, limit = self.plan.bytes.kept, self.prompt_states.limit
+        back = f"this memory does not go back by {held - common} tokens"
+        if limit < size:
+            return f"{back}, and cache_bytes of {mib(limit)} keeps no state of {mib(size)}"
+        at = self.prompt_states.positions(seq)
+        where = f"states are kept at {', '.join(map(str, at))}" if at else "no state is kept"
+        return f"{back}, and {where} (cache_bytes of {mib(limit)}, {mib(size)} a state)"
 
     def forget_states(self, seq: int, start: int) -> None:
         """Drop kept states of positions after start."""
@@ -67,9 +111,9 @@ class SessionMemory:
         """A settled sequence as bytes."""
         return pack(model, self._kinds(), tokens, self.memory.save(seq))
 
-    def restore(self, model: str, seq: int, data: bytes) -> list[int]:
+    def restore(self, model: str, seq: int, data: bytes, n_vocab: int) -> list[int]:
         """A saved sequence into an empty one; its tokens."""
-        tokens, arrays = unpack(data, model, self._kinds())
+        tokens, arrays = unpack(data, model, self._kinds(), n_vocab)
         self.memory.restore(seq, len(tokens), arrays)
         return tokens
 
@@ -99,7 +143,7 @@ class SessionMemory:
                 self.pools,
                 near,
                 window=window,
-                slack=slack(options),
+                slack=slack(options, window, plan.n_ctx),
             ),
         ]
 
@@ -109,6 +153,17 @@ class SessionMemory:
             return None
         options = self.plan.options
         return self.plan.strategy(options.n_seqs, self.pools, names, options.n_rs_seq)
+
+
+def _allocate(plan: SessionPlan, backend: Backend) -> Pools:
+    """Pools of all states. Raises BackendError when there is no memory for them."""
+    try:
+        return backend.pools(plan.states)
+    except MemoryError:
+        raise BackendError(
+            f"no room for a session: {plan.summary}; use a smaller context (-c), fewer sequences "
+            "or smaller cache types"
+        ) from None
 
 
 def _check_size(plan: SessionPlan, allocated: int) -> None:

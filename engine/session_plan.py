@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -20,6 +22,17 @@ if TYPE_CHECKING:
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
 RECURRENT = ("conv_state.", "ssm_state.")
 LOGS = ("conv_log.", "ssm_log.")
+# Host memory for states along prompts unless asked for: this or, if more, room for so many of each
+# sequence, so that one before the prompt's end is always among them.
+KEPT_BYTES, KEPT_STATES = 256 << 20, 2
+# What SessionOptions may ask for; a session's own sizes are checked against memory as well.
+RANGES = {
+    "n_ctx": (1, 1 << 24),
+    "n_seqs": (1, 1024),
+    "n_rs_seq": (0, 4096),
+    "cache_bytes": (0, 1 << 46),
+    "budget": (0, 1 << 46),
+}
 
 
 @dataclass(frozen=True)
@@ -27,10 +40,11 @@ class SessionOptions:
     """n_ctx: tokens of the longest sequence, None for the model's own up to 4096; n_seqs:
     sequences; cache_type_k, cache_type_v: element types of attention memory (f32, f16, bf16, q8_0,
     q4_0); rollback: how recurrent state forgets tokens (memory/rollback.py); n_rs_seq: the most
-    tokens that it can forget, 0 for none; program: "trunk", or "mtp" for the block that predicts
-    further tokens; draft_head: logits of the draft head's tokens only; cache_bytes: host memory for
-    states to which prompts may go back, 0 for none; budget: bytes that rollback=auto may spend on
-    snapshots where replay cannot be had."""
+    tokens that it can forget, 0 for none, with rollback="snapshots" committed ones, too; program:
+    "trunk", or "mtp" for the block that predicts further tokens; draft_head: logits of the draft
+    head's tokens only; cache_bytes: host memory for states to which prompts may go back, 0 for
+    none, None for 256 MiB or, if more, two states of each sequence; budget: bytes that
+    rollback=auto may spend, a quarter of it on replay's log."""
 
     n_ctx: int | None = None
     n_seqs: int = 1
@@ -40,16 +54,14 @@ class SessionOptions:
     n_rs_seq: int = 0
     program: str = "trunk"
     draft_head: bool = False
-    cache_bytes: int = 256 << 20
+    cache_bytes: int | None = None
     budget: int = 1 << 30
 
     def __post_init__(self) -> None:
-        if self.n_seqs < 1:
-            raise RequestError(f"n_seqs should be 1 or more, got {self.n_seqs}")
-        if self.n_rs_seq < 0:
-            raise RequestError(f"n_rs_seq should be 0 or more, got {self.n_rs_seq}")
-        if self.cache_bytes < 0:
-            raise RequestError(f"cache_bytes should be 0 or more, got {self.cache_bytes}")
+        for name, (low, high) in RANGES.items():
+            value = getattr(self, name)
+            if value is not None or name not in ("n_ctx", "cache_bytes"):
+                object.__setattr__(self, name, _whole(name, value, low, high))
         check_rollback(self.rollback)
         for name in ("cache_type_k", "cache_type_v"):
             _cache_type(name, getattr(self, name))
@@ -58,12 +70,13 @@ class SessionOptions:
 @dataclass(frozen=True)
 class MemoryBytes:
     """Bytes of a session: attention pages, one live recurrent state for each sequence, what
-    rollback needs beyond it on the device and in host memory."""
+    rollback needs beyond it on the device and in host memory; kept: one state along a prompt."""
 
     attention: int
     recurrent: int
     rollback: int
     host: int
+    kept: int = 0
 
     @property
     def device(self) -> int:
@@ -82,35 +95,44 @@ class SessionPlan:
     states: Mapping[str, TensorSpec]
     windows: Mapping[int, int]
     bytes: MemoryBytes
+    why: str = ""
+
+    @property
+    def cache_bytes(self) -> int:
+        """The most bytes of host memory for states along prompts."""
+        asked = self.options.cache_bytes
+        room = KEPT_STATES * self.options.n_seqs * self.bytes.kept
+        return max(KEPT_BYTES, room) if asked is None else asked
 
     @property
     def summary(self) -> str:
         """One line of sizes."""
         b = self.bytes
-        parts = [f"attention {_mib(b.attention)}"]
+        parts = [f"attention {mib(b.attention)}"]
         if b.recurrent:
-            parts.append(f"recurrent state {_mib(b.recurrent)}")
+            parts.append(f"recurrent state {mib(b.recurrent)}")
         if b.rollback or b.host:
-            where = f" and {_mib(b.host)} of host memory" if b.host else ""
+            where = f" and {mib(b.host)} of host memory" if b.host else ""
             parts.append(
                 f"rollback of {self.options.n_rs_seq} tokens ({self.strategy.name}) "
-                f"{_mib(b.rollback)}{where}"
+                f"{mib(b.rollback)}{where}" + (f" ({self.why})" if self.why else "")
             )
         return f"memory for {self.n_ctx} x {self.options.n_seqs} tokens: {', '.join(parts)}"
 
 
 def plan_session(model: Model, options: SessionOptions) -> SessionPlan:
     """Sizes and strategy of a session. Raises RequestError for options that do not fit the model,
-    Unsupported when its backend takes none of the strategies asked for."""
+    Unsupported when its backend takes none of the strategies asked for. Warns of a context longer
+    than the model was trained for."""
     n_ctx = check_context(options.n_ctx, model.n_ctx_train)
     trunk = options.program == "trunk"
     windows = dict(model.source.arch.windows()) if trunk else {}
     capacity = _attention_capacity(options, n_ctx, max(windows.values(), default=0))
     _check_head_sizes(model, capacity)
-    on_host = model.backend.on_host
-    choices = strategies(options.rollback, options.n_rs_seq if trunk else 0, on_host)
+    names = strategies(options.rollback, options.n_rs_seq if trunk else 0, model.backend.on_host)
+    found: dict[type[RecurrentMemory], SessionPlan] = {}
     refused: Unsupported | None = None
-    for strategy in choices:
+    for strategy in names:
         layout = strategy.layout(options.n_rs_seq)
         sized = replace(
             capacity, rows=options.n_seqs * layout.rows, planes=layout.planes, log=layout.log
@@ -122,38 +144,65 @@ def plan_session(model: Model, options: SessionOptions) -> SessionPlan:
             continue
         if not any(name.startswith(RECURRENT) for name in states):
             sized, strategy = capacity, RecurrentMemory
-        plan = SessionPlan(
-            options, n_ctx, sized, strategy, states, windows, _bytes(states, options, strategy)
-        )
-        last = strategy is choices[-1]
-        if last or strategy.name != "snapshots" or plan.bytes.rollback <= options.budget:
-            return plan
-    assert refused is not None
-    raise refused
+        sizes = _bytes(states, options, strategy, windows, n_ctx)
+        found[strategy] = SessionPlan(options, n_ctx, sized, strategy, states, windows, sizes)
+        if strategy is RecurrentMemory or affordable(strategy, sizes, options.budget):
+            break
+    if not found:
+        assert refused is not None
+        raise refused
+    return _with_reason(list(found.values()), options)
+
+
+def affordable(strategy: type[RecurrentMemory], sizes: MemoryBytes, budget: int) -> bool:
+    """Whether rollback=auto takes this strategy rather than the next one.
+
+    Replay, as long as its log, which grows with the tokens to forget, takes no more than a
+    checkpoint's copy of the state, which does not, or than a quarter of the budget; snapshots
+    within the budget; a checkpoint always."""
+    if strategy.name == "replay":
+        return sizes.rollback <= max(sizes.recurrent, budget // 4)
+    return strategy.name != "snapshots" or sizes.rollback <= budget
+
+
+def _with_reason(found: Sequence[SessionPlan], options: SessionOptions) -> SessionPlan:
+    """The last of the plans tried, with what kept auto from those before it."""
+    chosen = found[-1]
+    if len(found) == 1:
+        return chosen
+    others = ", ".join(f"{p.strategy.name} {mib(p.bytes.rollback)}" for p in found[:-1])
+    return replace(chosen, why=f"instead of {others}")
 
 
 def _attention_capacity(options: SessionOptions, n_ctx: int, window: int) -> Capacity:
     pages = -(-n_ctx // PAGE)
-    near = window_pages(window, slack(options), MAX_TOKENS, n_ctx) if window else 0
+    near = window_pages(window, slack(options, window, n_ctx), MAX_TOKENS, n_ctx) if window else 0
     return Capacity(
         n_pages=pages * options.n_seqs,
         pages_per_seq=pages,
         rows=options.n_seqs,
         k_dtype=_cache_type("cache_type_k", options.cache_type_k),
         v_dtype=_cache_type("cache_type_v", options.cache_type_v),
-        window_pages=near * options.n_seqs if near < pages else 0,
+        window_pages=near * options.n_seqs,
     )
 
 
-def slack(options: SessionOptions) -> int:
-    """Committed tokens that layers with a window can always go back by."""
-    return max(PAGE, options.n_rs_seq + 1)
+def slack(options: SessionOptions, window: int, n_ctx: int) -> int:
+    """Committed tokens that layers with a window can always go back by: all of them where their
+    pages would be as many as those of the whole context anyway."""
+    least = max(PAGE, options.n_rs_seq + 1)
+    whole = window_pages(window, least, MAX_TOKENS, n_ctx) == -(-n_ctx // PAGE)
+    return n_ctx if whole else least
 
 
 def _bytes(
-    states: Mapping[str, TensorSpec], options: SessionOptions, strategy: type[RecurrentMemory]
+    states: Mapping[str, TensorSpec],
+    options: SessionOptions,
+    strategy: type[RecurrentMemory],
+    windows: Mapping[int, int],
+    n_ctx: int,
 ) -> MemoryBytes:
-    attention = recurrent = rollback = 0
+    attention = recurrent = rollback = kept = 0
     for name, spec in states.items():
         if name.startswith(LOGS):
             rollback += spec.nbytes
@@ -163,10 +212,15 @@ def _bytes(
             rollback += spec.nbytes - live
         else:
             attention += spec.nbytes
-    return MemoryBytes(attention, recurrent, rollback, recurrent * strategy.host_copies)
+            window = windows.get(int(name.rsplit(".", 1)[1]), 0)
+            if window and slack(options, window, n_ctx) < n_ctx:
+                kept += window_pages(window, 0, 1, n_ctx) * PAGE * spec.nbytes // spec.shape[0]
+    kept += recurrent // options.n_seqs
+    return MemoryBytes(attention, recurrent, rollback, recurrent * strategy.host_copies, kept)
 
 
-def _mib(n: int) -> str:
+def mib(n: int) -> str:
+    """A number of bytes for people."""
     return f"{n / 2**20:.1f} MiB"
 
 
@@ -174,9 +228,28 @@ def check_context(n_ctx: int | None, n_ctx_train: int) -> int:
     """The context to use: asked for, or the model's own up to 4096. Raises RequestError."""
     if n_ctx is None:
         return max(1, min(n_ctx_train or 4096, 4096))
-    if n_ctx < 1:
-        raise RequestError(f"the context size should be 1 or more, got {n_ctx}")
+    n_ctx = _whole("n_ctx", n_ctx, *RANGES["n_ctx"])
+    if 0 < n_ctx_train < n_ctx:
+        warnings.warn(
+            f"a context of {n_ctx} tokens is longer than the {n_ctx_train} that the model was "
+            "trained for; what it says beyond them may be worse",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     return n_ctx
+
+
+def _whole(name: str, value: object, low: int, high: int) -> int:
+    """A whole number in this range. Raises RequestError for others, and for True and False."""
+    try:
+        found = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        found = None
+    if found is None or not low <= found <= high:
+        shown = repr(value)
+        shown = shown if len(shown) <= 40 else shown[:40] + "..."
+        raise RequestError(f"{name} should be a whole number from {low} to {high}, got {shown}")
+    return found
 
 
 def _cache_type(argument: str, name: str) -> DType:

@@ -195,7 +195,10 @@ class PagedKV(Memory):
             raise RequestError(
                 f"sequence {seq}: {self._pending[seq]} tokens are pending; commit before saving"
             )
-        first = self._first[seq] * PAGE
+        return self._rows_from(seq, self._first[seq] * PAGE)
+
+    def _rows_from(self, seq: int, first: int) -> dict[str, np.ndarray]:
+        """By state, the rows of positions first (of a page) to the length."""
         n = self._length[seq] - first
         saved = {name: np.empty(*self._storage(name, n)) for name in self.states}
         for name, array in saved.items():
@@ -227,6 +230,37 @@ class PagedKV(Memory):
         why = self._shortage(_pages(length) - start // PAGE)
         if why:
             raise RequestError(why)
+
+    @property
+    def reach(self) -> int | None:
+        """Everything or, with a window, what the slack allows."""
+        return self.slack if self.window and self.slack < self.n_ctx else None
+
+    def keep(self, seq: int) -> dict[str, np.ndarray]:
+        """The rows that the next query sees, in whole pages, where pages do not stay."""
+        if self.reach is None:
+            return {}
+        return self._rows_from(seq, self._seen_from(self._length[seq]) // PAGE * PAGE)
+
+    def can_rewind(self, seq: int, start: int, arrays: Mapping[str, np.ndarray]) -> bool:
+        """While the pages are there, or with kept rows and room for them."""
+        if self.can_remove(seq, start):
+            return True
+        if self._pending[seq] or not 0 <= start <= self._length[seq]:
+            return False
+        rows = start - self._seen_from(start) // PAGE * PAGE
+        if any(name not in arrays or len(arrays[name]) != rows for name in self.states):
+            return False
+        own = sum(self.pages.owners(self.block_table.item(seq, at)) == 1 for at in self.held(seq))
+        return -(-rows // PAGE) <= self.pages.free + own
+
+    def rewind(self, seq: int, start: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Forget the tokens; where pages they see are gone, write kept rows into new ones."""
+        there = self.can_remove(seq, start)
+        self._remove(seq, start if there else 0)
+        if not there:
+            self._restore(seq, start, arrays)
+            self._length[seq] = start
 
     def _restore(self, seq: int, length: int, arrays: Mapping[str, np.ndarray]) -> None:
         n = self._saved_rows(length, arrays)

@@ -160,6 +160,25 @@ class Memory(ABC):
     def _copy(self, src: int, dst: int) -> None:
         """Copy or share what src holds."""
 
+    @property
+    def reach(self) -> int | None:
+        """How many of its tokens a sequence can always forget with `remove`; None for all."""
+        return None
+
+    def keep(self, seq: int) -> dict[str, np.ndarray]:
+        """Copies, by name, of what `rewind` takes to come back to now, with nothing pending: what
+        later tokens overwrite or push out."""
+        return {}
+
+    def can_rewind(self, seq: int, start: int, arrays: Mapping[str, np.ndarray]) -> bool:
+        """Whether `rewind` can go back to `start` tokens with these arrays."""
+        return self.can_remove(seq, start)
+
+    def rewind(self, seq: int, start: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Forget committed tokens from position start on; arrays: what `keep` gave when there were
+        `start` of them. The caller has asked `can_rewind`."""
+        self._remove(seq, start)
+
     @abstractmethod
     def save(self, seq: int) -> dict[str, np.ndarray]:
         """Copies of what a settled sequence holds, by name."""

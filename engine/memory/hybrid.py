@@ -70,10 +70,6 @@ class HybridMemory(Memory):
         for part in self.parts:
             part._remove(seq, start)
 
-    def rewind(self, seq: int, start: int) -> None:
-        """Take note that every part has been brought back to `start` tokens."""
-        super()._remove(seq, start)
-
     def lose(self, seq: int) -> None:
         """Every part loses it."""
         super().lose(seq)
@@ -98,6 +94,26 @@ class HybridMemory(Memory):
     def _copy(self, src: int, dst: int) -> None:
         for part in self.parts:
             part.copy(src, dst)
+
+    @property
+    def reach(self) -> int | None:
+        """That of the part which reaches least."""
+        found = [part.reach for part in self.parts if part.reach is not None]
+        return min(found, default=None)
+
+    def keep(self, seq: int) -> dict[str, np.ndarray]:
+        """What all parts keep."""
+        return {name: array for p in self.parts for name, array in p.keep(seq).items()}
+
+    def can_rewind(self, seq: int, start: int, arrays: Mapping[str, np.ndarray]) -> bool:
+        """Whether every part can."""
+        return all(p.can_rewind(seq, start, arrays) for p in self.parts)
+
+    def rewind(self, seq: int, start: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Every part goes back."""
+        for part in self.parts:
+            part.rewind(seq, start, arrays)
+        super()._remove(seq, start)
 
     def save(self, seq: int) -> dict[str, np.ndarray]:
         """The arrays of all parts."""

@@ -114,10 +114,26 @@ class RecurrentMemory(Memory):
         for name in self.states:
             self.pools.write(name, self._place(seq), 0)
 
+    @property
+    def reach(self) -> int | None:
+        """Only what a strategy happens to reach."""
+        return 0
+
+    def keep(self, seq: int) -> dict[str, np.ndarray]:
+        """The newest state, which has seen all committed tokens unless `rerun` says otherwise."""
+        return self.save(seq)
+
+    def can_rewind(self, seq: int, start: int, arrays: Mapping[str, np.ndarray]) -> bool:
+        """With all states at hand, or where nothing is to be forgotten."""
+        if self._pending[seq] or not 0 <= start <= self._length[seq]:
+            return False
+        return start == self._length[seq] or all(name in arrays for name in self.states)
+
     def rewind(self, seq: int, start: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Go back to the state after `start` tokens, which `save` gave then."""
-        self._write(seq, arrays)
-        self._length[seq], self._pending[seq] = start, 0
+        """Write the kept state, so that nothing has to run again."""
+        if start < self._length[seq]:
+            self._write(seq, arrays)
+            self._length[seq] = start
 
     def lose(self, seq: int) -> None:
         """Where the pass cannot have touched the committed state, that goes on; else all committed
