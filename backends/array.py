@@ -5,6 +5,9 @@ to that module. Those that nevertheless need numpy's own arrays run on the host,
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,25 +16,33 @@ import numpy as np
 from ..graph import OPS, Graph, HostTensor, Node, Op, TensorSpec, Value
 from ..graph.case import BoundCase, op_cases
 from ..graph.codec import has_codec
+from ..graph.errors import BackendError
 from .base import Backend, Pools, Support, prepare, require_weights
 from .harness import compare, expected, outline
-from .reference import BoundReference, ReferencePlan, Weights
+from .reference import BoundReference, DecodedWeights, ReferencePlan, apply
 from .tolerance import bound
 
 
-class ArrayWeights(Weights):
+class ArrayWeights(DecodedWeights):
     """Host tensors, decoded and moved to the module when first needed."""
 
-    def __init__(self, tensors: Mapping[str, HostTensor], module: Any) -> None:
-        super().__init__(tensors)
+    def __init__(
+        self,
+        tensors: Mapping[str, HostTensor],
+        module: Any,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        super().__init__(tensors, progress)
         self.module = module
-        self._moved: dict[str, Any] = {}
 
     def array(self, name: str) -> Any:
         """The decoded values of a weight as the module's array."""
-        if name not in self._moved:
-            self._moved[name] = self.module.asarray(self.tensors[name].decoded())
-        return self._moved[name]
+        return self.once(name, lambda: self._array(self.tensors[name]))
+
+    def _array(self, tensor: HostTensor) -> Any:
+        made = self.module.asarray(tensor.decoded())
+        self.moved(tensor.spec.nbytes)
+        return made
 
 
 class ArrayPlan(ReferencePlan):
@@ -44,7 +55,7 @@ class ArrayPlan(ReferencePlan):
         for op in {type(n.op) for n in graph.nodes if not n.is_leaf}:
             backend.host_reason(op)
 
-    def bind(self, weights: Weights, pools: Pools) -> BoundArray:
+    def bind(self, weights: DecodedWeights, pools: Pools) -> BoundArray:
         """Attach weights and pools."""
         require_weights(self, weights.tensors)
         return BoundArray(self, weights, pools)
@@ -92,9 +103,9 @@ class ArrayBackend(Backend):
     for every combination of attributes, types and ranks is tried on the module's arrays, and all
     must give arrays of the module that are right. Other ops run on the host."""
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: Any, name: str = "") -> None:
         self.module = module
-        self.name = f"array:{module.__name__}"
+        self.name = name or f"array:{module.__name__}"
         self.to_host: Callable[[Any], np.ndarray] = getattr(module, "asnumpy", np.asarray)
         self._host: dict[str, str] = {}
 
@@ -121,7 +132,7 @@ class ArrayBackend(Backend):
         self, weights: Mapping[str, HostTensor], progress: Callable[[int], None] | None = None
     ) -> ArrayWeights:
         """Keep host tensors; decoding and moving are lazy."""
-        return ArrayWeights(weights, self.module)
+        return ArrayWeights(weights, self.module, progress)
 
     def _try(self, op: type[Op]) -> str:
         cases = _one_of_each(op)
@@ -136,12 +147,11 @@ class ArrayBackend(Backend):
         drawn = [t.decoded() if t is not None else None for t in case.draw()]
         args = [self.module.asarray(a) if a is not None else None for a in drawn]
         # What a foreign array type raises where it does not fit is its own affair.
+        node = outline(case)
         try:
-            results = case.op.reference(*args)
+            results = apply(case.op, args, node.specs)
         except Exception as error:
             return f"{type(error).__name__}: {error}"
-        results = results if isinstance(results, tuple) else (results,)
-        node = outline(case)
         for got, want, spec in zip(results, expected(case, node.specs), node.specs, strict=True):
             if not isinstance(got, self.module.ndarray):
                 return f"gives {type(got).__module__}.{type(got).__name__}"
@@ -150,6 +160,24 @@ class ArrayBackend(Backend):
             if why := compare(self.to_host(got), want, bound(node), {}, ""):
                 return why
         return ""
+
+
+def has_cupy() -> bool:
+    """Whether cupy is installed; it is not imported."""
+    return "cupy" in sys.modules or importlib.util.find_spec("cupy") is not None
+
+
+def cupy_backend() -> ArrayBackend:
+    """The reference on cupy's arrays. Raises BackendError where cupy is not installed or has no
+    card to put arrays on."""
+    try:
+        module = importlib.import_module("cupy")
+        module.asarray(np.zeros(1, np.float32))
+    except ImportError as error:
+        raise BackendError(f"cupy: {error}; install the cupy package for your CUDA") from None
+    except Exception as error:  # cupy's own, known only where it is installed
+        raise BackendError(f"cupy: it has no card: {type(error).__name__}: {error}") from None
+    return ArrayBackend(module, "cupy")
 
 
 def _one_of_each(op: type[Op]) -> list[BoundCase]:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ..graph import Graph, HostTensor, Node, TensorSpec, verify
 from ..graph.codec import encode
-from ..graph.errors import BackendError, GraphError
+from ..graph.errors import BackendError, GraphError, RequestError
 from ..graph.memory import MemoryPlan
 from ..graph.passes.dce import eliminate
 
 KINDS = ("step", "prefill")
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,22 @@ class Support:
 
     ok: bool
     why: str = ""
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a backend is like, for those who plan how to use it.
+
+    on_host: states lie in host memory. runs_ahead: `BoundPlan.start` returns before a run is over.
+    threads: processor threads it computes with, None where that is no choice. prompt_chunk: the
+    most tokens of a prompt in one pass of kind "prefill". prompt_exact: kernels of that kind are
+    row-exact, so that a prompt gives the same bits however it is cut into passes."""
+
+    on_host: bool = True
+    runs_ahead: bool = False
+    threads: int | None = None
+    prompt_chunk: int = 512
+    prompt_exact: bool = False
 
 
 Index = int | slice | tuple[int | slice, ...]
@@ -123,6 +141,36 @@ def allocating(allocate: Allocate) -> Iterator[None]:
         _allocate.reset(before)
 
 
+class Weights:
+    """Loaded weights: what `Backend.load_weights` gives and `Plan.bind` takes; plans and threads
+    share them.
+
+    tensors: all of them by name. progress: called with the bytes of each weight that is moved or
+    rearranged, which happens when the first plan that reads it is bound; None for nobody."""
+
+    def __init__(
+        self,
+        tensors: Mapping[str, HostTensor],
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        self.tensors, self.progress = dict(tensors), progress
+        self._made: dict[Hashable, Any] = {}
+        self._making = threading.RLock()
+
+    def moved(self, nbytes: int) -> None:
+        """Report progress."""
+        if self.progress:
+            self.progress(nbytes)
+
+    def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """What make() gave when it was first called for this key, by whichever thread."""
+        with self._making:
+            if key not in self._made:
+                self._made[key] = make()
+            found: Made = self._made[key]
+            return found
+
+
 class BoundPlan(ABC):
     """A plan with its memory: fill `inputs` in place, `run`, read `outputs` (valid until the next
     run of any plan on the same pools)."""
@@ -152,7 +200,9 @@ class BoundPlan(ABC):
 
 
 class Plan(ABC):
-    """A compiled graph, immutable; `bind` attaches weights and pools."""
+    """A compiled graph, immutable; `bind` attaches weights and pools.
+
+    Threads may share a plan: each binds it to pools of its own, or calls it, one at a time."""
 
     def __init__(self, graph: Graph, kind: str) -> None:
         self.graph, self.kind = graph, kind
@@ -161,6 +211,7 @@ class Plan(ABC):
         self.states = {n.name: n.specs[0] for n in leaves if n.op.name == "state"}
         self.constants = {n.name: n.specs[0] for n in leaves if n.op.name == "constant"}
         self._own: BoundPlan | None = None
+        self._calling = threading.Lock()
 
     memory: MemoryPlan
 
@@ -169,54 +220,92 @@ class Plan(ABC):
         """Attach loaded weights and a session's pools."""
 
     @abstractmethod
-    def own_weights(self) -> Any:
+    def own_weights(self) -> Weights:
         """The graph's own constants, loaded."""
 
     def pools(self) -> Pools:
         """New memory for the plan's states."""
         return Pools(self.states)
 
-    def __call__(self, **inputs: Any) -> Any:
-        """Run once on the plan's own memory: `plan(x=array)`.
+    def __call__(self, *unnamed: Any, **inputs: Any) -> Any:
+        """Run once on the plan's own memory: `plan(x=array)`. Threads may call it at the same
+        time: the runs take turns, and each call gets the results of its own inputs.
 
         Returns the output as a fresh array, or a dict by name when there are several.
-        Inputs are values; those of a bf16 or block type are encoded. Raises GraphError for
-        missing, unknown or misshapen inputs, and for fractions where integers are due."""
-        if self._own is None:
-            self._own = self.bind(self.own_weights(), self.pools())
+        Inputs are values; those of a bf16 or block type are encoded. Raises RequestError for
+        inputs without a name; GraphError for missing, unknown or misshapen ones, for what is no
+        number, and for fractions and numbers out of range where integers are due."""
+        takes = f"plan of graph {self.graph.name!r}: takes inputs {sorted(self.inputs)}"
+        if unnamed:
+            raise RequestError(f"{takes} by name, as in plan(x=array); got {len(unnamed)} without")
         if set(inputs) != set(self.inputs):
-            raise GraphError(
-                f"plan of graph {self.graph.name!r}: takes inputs {sorted(self.inputs)}, "
-                f"got {sorted(inputs)}"
-            )
-        stored = {k: _stored(k, np.asarray(v), self.inputs[k]) for k, v in inputs.items()}
-        for name, array in stored.items():
-            self._own.inputs[name][...] = array
-        self._own.run()
-        results = {k: np.array(v) for k, v in self._own.outputs.items()}
+            raise GraphError(f"{takes}, got {sorted(inputs)}")
+        stored = {k: _stored(k, v, self.inputs[k]) for k, v in inputs.items()}
+        with self._calling:
+            if self._own is None:
+                self._own = self.bind(self.own_weights(), self.pools())
+            for name, array in stored.items():
+                self._own.inputs[name][...] = array
+            self._own.run()
+            results = {k: np.array(v) for k, v in self._own.outputs.items()}
         return results if len(results) != 1 else next(iter(results.values()))
 
+    def __repr__(self) -> str:
+        takes = ", ".join(f"{name} {spec}" for name, spec in self.inputs.items())
+        gives = ", ".join(f"{name} {value.spec}" for name, value in self.graph.outputs.items())
+        nodes = sum(not (n.is_leaf or n.op.view) for n in self.graph.nodes)
+        name = f"{type(self).__name__} {self.graph.name!r} {self.kind}"
+        return f"<{name}: {nodes} nodes, ({takes}) -> ({gives})>"
 
-def _stored(name: str, values: np.ndarray, spec: TensorSpec) -> np.ndarray:
+
+def _stored(name: str, given: Any, spec: TensorSpec) -> np.ndarray:
     """An input's values as its storage."""
+    try:
+        values = np.asarray(given)
+    except (ValueError, TypeError) as error:
+        raise GraphError(f"input {name!r} should be an array {spec}: {error}") from None
     if values.shape != spec.shape:
         raise GraphError(f"input {name!r} should have shape {spec.shape}, got {values.shape}")
+    target = spec.dtype.numpy or np.dtype(np.float32)
+    if values.size and {target.kind, values.dtype.kind} <= {"i", "u"}:
+        least, most, fits = values.min(), values.max(), np.iinfo(target)
+        if not fits.min <= least <= most <= fits.max:
+            raise GraphError(f"input {name!r} should hold {spec.dtype}, got {least} to {most}")
+    elif values.size and not np.can_cast(values.dtype, target, "same_kind"):
+        raise GraphError(f"input {name!r} should hold {spec.dtype}, got {values.dtype}")
     if spec.dtype.numpy is None:
         return encode(spec.dtype, values).view(spec.dtype.storage).reshape(spec.storage_shape)
-    if values.size and not np.can_cast(values.dtype, spec.dtype.numpy, "same_kind"):
-        raise GraphError(f"input {name!r} should hold {spec.dtype}, got {values.dtype}")
     return values
 
 
 class Backend(ABC):
-    """One device kind. Instances are given to sessions; there is no global device."""
+    """One device kind. Instances are given to sessions; there is no global device. Threads may
+    share them."""
 
     name: str
-    on_host: bool = True  # whether states lie in host memory
-    runs_ahead: bool = False  # whether `start` returns before a run is over
-    threads: int | None = None  # processor threads it computes with, where that is a choice
-    # Per kernel: op, isa, row_exact and more. Empty where ops are not made of kernels.
+    capabilities: Capabilities = Capabilities()
+    # Per kernel that it chooses from: op, isa, priority, row_exact, bound. Empty where ops are not
+    # made of kernels.
     kernels: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def on_host(self) -> bool:
+        """Whether states lie in host memory."""
+        return self.capabilities.on_host
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether `start` returns before a run is over."""
+        return self.capabilities.runs_ahead
+
+    @property
+    def threads(self) -> int | None:
+        """Processor threads it computes with, None where that is no choice."""
+        return self.capabilities.threads
+
+    def __repr__(self) -> str:
+        threads = f", threads {self.threads}" if self.threads else ""
+        return f"<{type(self).__name__} {self.name!r}{threads}>"
 
     @abstractmethod
     def supports(self, node: Node) -> Support:
@@ -231,10 +320,10 @@ class Backend(ABC):
     @abstractmethod
     def load_weights(
         self, weights: Mapping[str, HostTensor], progress: Callable[[int], None] | None = None
-    ) -> Any:
-        """Weights in this backend's memory, to be shared by all plans and sessions.
+    ) -> Weights:
+        """Weights for this backend's plans to be bound to, shared by all plans and sessions.
 
-        progress is called with the bytes of each weight that had to be moved or rearranged."""
+        progress: what their `progress` is at first."""
 
     def pools(self, states: Mapping[str, TensorSpec]) -> Pools:
         """Memory for these states, where this backend's plans work on them.

@@ -39,9 +39,9 @@ class ChecksumPlan(KeepingPlan):
 class BoundChecksum(BoundKeeping):
     """Runs all rows."""
 
-    def run(self, rows: int | None = None) -> None:
+    def run(self, rows: int | None = None, **more: Any) -> None:
         """Run once."""
-        super().run(None)
+        super().run(None, **more)
 
 
 def checksum(stored: np.ndarray, spec: TensorSpec) -> str:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from .. import _cpu
 from ..graph import Graph, HostTensor, Value
 from ..graph.errors import BackendError
-from .base import BoundPlan, Pools, aligned, require_weights
-from .native import PLAIN, NativeBackend, NativePlan, NativeWeights, packed
+from .base import BoundPlan, Capabilities, Pools, Weights, aligned, require_weights
+from .native import PLAIN, NativeBackend, NativePlan, packed
+from .processors import usable_threads
 
+T = TypeVar("T")
 ROWS16 = 1  # layout: rows of a weight interleaved by sixteen
 LEVELS = ("base", "avx2", "avx512", "avx512vnni")
-
 
 ABI_VERSION: int = _cpu.abi_version
 
@@ -28,59 +29,55 @@ def plugin_table(address: int) -> Any:
 
 
 def instruction_sets() -> list[str]:
-    """The instruction-set levels in use, lowest first; RIVERRUN_ISA caps them.
+    """The instruction-set levels in use, lowest first; RIVERRUN_ISA, unless empty, caps them.
 
     Raises BackendError for a level that is not one."""
-    cap = os.environ.get("RIVERRUN_ISA")
-    if cap is not None and cap not in LEVELS:
-        raise BackendError(f"RIVERRUN_ISA should be one of {', '.join(LEVELS)}, got {cap!r}")
+    _asked_isa()
     return list(_cpu.isas())
 
 
-def default_threads() -> int:
-    """Threads that affinity and the cgroup quota allow, at least 1."""
-    try:
-        allowed = len(os.sched_getaffinity(0))
-    except AttributeError:
-        allowed = os.cpu_count() or 1
-    return max(1, min(allowed, _cgroup_quota() or allowed))
+def _asked_isa() -> str:
+    """RIVERRUN_ISA, or an empty text."""
+    cap = os.environ.get("RIVERRUN_ISA", "")
+    if cap and cap not in LEVELS:
+        raise BackendError(f"RIVERRUN_ISA should be one of {', '.join(LEVELS)}, got {cap!r}")
+    return cap
 
 
-def _cgroup_quota(root: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Whole processors of the cgroup's CPU quota (unified or legacy files), None without one."""
-    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
-        try:
-            quota, period = (int(n) for f in names for n in (root / f).read_text().split())
-        except (OSError, ValueError):
-            continue
-        if quota > 0 and period > 0:
-            return max(1, quota // period)
-    return None
+def _warn_of_another_isa() -> None:
+    """Warn where the level in use is not the one that RIVERRUN_ISA names."""
+    asked, levels = _asked_isa(), _cpu.isas()
+    if not asked or asked == levels[-1]:
+        return
+    why = "but was set after it was read" if asked in levels else "which this processor lacks"
+    message = f"RIVERRUN_ISA asks for {asked} kernels, {why}; {levels[-1]} ones are used"
+    warnings.warn(message, UserWarning, stacklevel=3)
 
 
-class Weights(NativeWeights):
+class CpuWeights(Weights):
     """Weights stay mapped; kernels' layouts are made when the first plan is bound."""
-
-    def __init__(
-        self, tensors: Mapping[str, HostTensor], progress: Callable[[int], None] | None = None
-    ) -> None:
-        super().__init__(tensors, progress)
-        self._packed: dict[tuple[str, int], np.ndarray] = {}
 
     def buffer(self, name: str, layout: int) -> np.ndarray:
         """The bytes of a weight in a layout."""
         tensor = self.tensors[name]
-        key = (name, layout)
-        if layout == PLAIN:
-            # Files with an alignment below 4 leave floats where C++ may not read them.
-            if tensor.raw.ctypes.data % 4 and key not in self._packed:
-                self._packed[key] = aligned(tensor.raw.nbytes)
-                self._packed[key][...] = tensor.raw
-            return self._packed.get(key, tensor.raw)
-        if key not in self._packed:
-            self._packed[key] = packed(_cpu, tensor, layout)
-            self.moved(tensor.spec.nbytes)
-        return self._packed[key]
+        if layout != PLAIN:
+            return self.once((name, layout), lambda: self._packed(tensor, layout))
+        # Files with an alignment below 4 leave floats where C++ may not read them.
+        if tensor.raw.ctypes.data % 4:
+            return self.once((name, layout), lambda: _moved(tensor.raw))
+        return tensor.raw
+
+    def _packed(self, tensor: HostTensor, layout: int) -> np.ndarray:
+        made = packed(_cpu, tensor, layout)
+        self.moved(tensor.spec.nbytes)
+        return made
+
+
+def _moved(raw: np.ndarray) -> np.ndarray:
+    """The same bytes in aligned memory."""
+    made = aligned(raw.nbytes)
+    made[...] = raw
+    return made
 
 
 class CpuPlan(NativePlan):
@@ -88,7 +85,7 @@ class CpuPlan(NativePlan):
 
     backend: CpuBackend
 
-    def bind(self, weights: Weights, pools: Pools) -> BoundCpu:
+    def bind(self, weights: CpuWeights, pools: Pools) -> BoundCpu:
         """Attach weights and pools. Raises GraphError for weights that do not fit."""
         require_weights(self, weights.tensors)
         return BoundCpu(self, weights, pools)
@@ -97,7 +94,7 @@ class CpuPlan(NativePlan):
 class BoundCpu(BoundPlan):
     """A native plan with its buffers."""
 
-    def __init__(self, plan: CpuPlan, weights: Weights, pools: Pools) -> None:
+    def __init__(self, plan: CpuPlan, weights: CpuWeights, pools: Pools) -> None:
         self.plan, self.pool = plan, plan.backend.pool
         self.inputs, self._raw_inputs = {}, {}
         for name, spec in plan.inputs.items():
@@ -146,21 +143,25 @@ class CpuBackend(NativeBackend):
     module = _cpu
     packed_layouts: Sequence[int] = (ROWS16,)
 
-    def __init__(self, threads: int | None = None) -> None:
-        if threads is not None and threads < 1:
-            raise BackendError(f"threads should be 1 or more, got {threads}")
-        instruction_sets()
-        self.threads: int = threads or default_threads()
-        self.pool = _cpu.ThreadPool(self.threads)
-        self.table = self._table()
+    def __init__(self, threads: int | None = None, *, oversubscribe: bool = False) -> None:
+        """threads: by default one for each physical core that affinity and the cgroup quota
+        allow. More than there are processors are not started, with a warning; oversubscribe, for
+        checks that results do not depend on threads, starts them all the same, and runs slowly.
+
+        Raises BackendError for a number out of range, and where the system does not let so many
+        threads be started."""
+        _warn_of_another_isa()
+        n_threads: int = (threads or 1) if oversubscribe else usable_threads(threads)
+        self.pool = _with_threads(lambda: _cpu.ThreadPool(n_threads))
+        self.use(self._table())
+        self.capabilities = Capabilities(threads=n_threads, prompt_exact=self.row_exact)
 
     def _table(self) -> Any:
-        self.kernels = _cpu.kernels()
         return _cpu.KernelTable.builtin()
 
     def native_plan(self, steps: list[tuple[Any, ...]], n_buffers: int) -> Any:
         """A plan for this backend's threads."""
-        return _cpu.Plan(steps, n_buffers, self.threads, self.table)
+        return _cpu.Plan(steps, n_buffers, self.pool.size)
 
     def compile(self, graph: Graph, kind: str = "step") -> CpuPlan:
         """Choose kernels, assign memory; fused nodes that no kernel takes are expanded.
@@ -170,10 +171,18 @@ class CpuBackend(NativeBackend):
 
     def load_weights(
         self, weights: Mapping[str, HostTensor], progress: Callable[[int], None] | None = None
-    ) -> Weights:
+    ) -> CpuWeights:
         """Weights stay mapped; kernels' layouts are made when the first plan is bound."""
-        return Weights(weights, progress)
+        return CpuWeights(weights, progress)
 
     def fma_rate(self) -> float:
         """Operations of multiply-adds on registers at the highest instruction set in use."""
-        return _cpu.fma_rate(self.pool)
+        return _with_threads(lambda: _cpu.fma_rate(self.pool))
+
+
+def _with_threads(start: Callable[[], T]) -> T:
+    """What a call gives that may start threads."""
+    try:
+        return start()
+    except _cpu.ThreadLimit as error:
+        raise BackendError(str(error)) from None

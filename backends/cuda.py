@@ -20,9 +20,17 @@ from ..graph import Graph, HostTensor, TensorSpec, Value
 from ..graph.dtype import DType, f32
 from ..graph.dtype import dtype as to_dtype
 from ..graph.errors import BackendError, GraphError
-from .base import BoundPlan, Pools, require_weights
+from .base import BoundPlan, Capabilities, Pools, require_weights
 from .cuda_arrays import DeviceTensor, Region, borrowed, stream_handle
-from .cuda_memory import ALIGN, CudaPools, CudaWeights, Lanes, require_free, shaped, told
+from .cuda_memory import (
+    ALIGN,
+    CudaPools,
+    CudaWeights,
+    Lanes,
+    cuda_errors,
+    require_free,
+    shaped,
+)
 from .native import PLAIN, NativeBackend, NativePlan
 
 GRAPHS = "RIVERRUN_CUDA_GRAPHS"  # 0: launch every kernel anew in every run
@@ -44,6 +52,14 @@ def emulated() -> bool:
     return built() and bool(_cuda.emulated)
 
 
+Facts = Mapping[str, Any]
+
+
+def name_of(index: int) -> str:
+    """The device name of a card."""
+    return f"cuda:{index}" if index else "cuda"
+
+
 def cards() -> list[dict[str, Any]]:
     """This machine's cards: name, major and minor of the compute capability, multiprocessors,
     total_bytes. Raises BackendError, saying what is missing, where none can be used."""
@@ -56,7 +72,7 @@ def cards() -> list[dict[str, Any]]:
         raise BackendError(f"cuda: {error}; is NVIDIA's driver installed?") from None
 
 
-def describe(card: Mapping[str, Any]) -> str:
+def describe(card: Facts) -> str:
     """A card in a few words."""
     size = card["total_bytes"] / 2**30
     where = ", emulated on the processor" if emulated() else ""
@@ -86,30 +102,37 @@ def serves(architectures: str, major: int, minor: int) -> bool:
     return False
 
 
+def refusal(card: Facts) -> str:
+    """Why the kernels of this build do not run on a card; "" where they do."""
+    archs = _cuda.architectures
+    if serves(archs, card["major"], card["minor"]):
+        return ""
+    remedy = (
+        f"build with -C cmake.define.CMAKE_CUDA_ARCHITECTURES={card['major']}{card['minor']}"
+        if card["major"] >= OLDEST
+        else f"they need {OLDEST}.0 at least; use --device cpu"
+    )
+    return (
+        f"cuda: {card['name']} has compute capability {card['major']}.{card['minor']}, and "
+        f"riverrun's kernels were built for {archs}; {remedy}"
+    )
+
+
 def _open_card(index: int) -> Any:
     found = cards()
     if not 0 <= index < len(found):
-        raise BackendError(
-            f"cuda:{index} is not there; this machine's devices: cuda:0 to cuda:{len(found) - 1}"
-        )
-    card, archs = found[index], _cuda.architectures
-    if not serves(archs, card["major"], card["minor"]):
-        wanted = f"{card['major']}{card['minor']}"
-        remedy = f"build with -C cmake.define.CMAKE_CUDA_ARCHITECTURES={wanted}"
-        if card["major"] < OLDEST:
-            remedy = f"they need {OLDEST}.0 at least; use --device cpu"
-        raise BackendError(
-            f"cuda: {card['name']} has compute capability {card['major']}.{card['minor']}, and "
-            f"riverrun's kernels were built for {archs}; {remedy}"
-        )
-    with told():
+        there = ", ".join(name_of(i) for i in range(len(found))) or "no CUDA device"
+        raise BackendError(f"{name_of(index)} is not there; this machine has {there}")
+    if why := refusal(found[index]):
+        raise BackendError(why)
+    with cuda_errors():
         return _cuda.Card(index)
 
 
 def free_bytes(index: int) -> int:
     """Bytes of a card's memory that nobody uses now. Raises BackendError as CudaBackend does."""
     card = _open_card(index)
-    with told():
+    with cuda_errors():
         return int(card.free_bytes)
 
 
@@ -152,7 +175,7 @@ class CudaPlan(NativePlan):
                 f"cuda: {kind}s of the plan are {sorted(specs)}, got arrays for {unknown}"
             )
         card = self.backend.card
-        with told():
+        with cuda_errors():
             return {k: borrowed(card, f"{kind} {k!r}", v, specs[k]) for k, v in arrays.items()}
 
     def pools(self) -> Pools:
@@ -179,7 +202,7 @@ class BoundCuda(BoundPlan):
         card = plan.backend.card
         lanes = Lanes({n: s for n, s in plan.inputs.items() if n not in given})
         self.inputs = lanes.arrays
-        with told():
+        with cuda_errors():
             memory = _cuda.CardMemory(card, max(lanes.size, ALIGN))
         own = {n: (memory, at, plan.inputs[n].span) for n, at in lanes.offsets.items()}
         self._input_regions = own | dict(given)
@@ -201,7 +224,7 @@ class BoundCuda(BoundPlan):
             for name, (into, at, size) in targets.items()
             if size
         ]
-        with told():
+        with cuda_errors():
             self.native = plan.native.bind(
                 card,
                 self._regions,
@@ -270,12 +293,12 @@ class BoundCuda(BoundPlan):
         handle, or a stream of torch or cupy). The caller's waits for what riverrun has on the
         device, and what riverrun puts there later waits for the run."""
         handle = None if stream is None else stream_handle(stream)
-        with told():
+        with cuda_errors():
             self.native.start(handle)
 
     def finish(self) -> None:
         """Wait for what was started. Raises BackendError when the data of a run were bad."""
-        with told():
+        with cuda_errors():
             failed = self.native.finish()
         if failed:
             raise BackendError(failed)
@@ -284,14 +307,14 @@ class BoundCuda(BoundPlan):
         """Run once: copies in, kernels, copies out. Padding rows are computed like others.
 
         On a stream of the caller's it only starts: what comes later on that stream sees the
-        results, `finish` waits for them, and faults are told there."""
+        results, `finish` waits for them, and raises what was wrong."""
         self.start(stream)
         if stream is None:
             self.finish()
 
     def profile(self, rows: int | None = None) -> list[tuple[str, int]]:
         """Run once, kernel by kernel; (op and name, nanoseconds) of every node."""
-        with told():
+        with cuda_errors():
             failed, times = self.native.profile()
         if failed:
             raise BackendError(failed)
@@ -309,22 +332,22 @@ class CudaBackend(NativeBackend):
     environment's RIVERRUN_CUDA_GRAPHS says. Raises BackendError without CUDA kernels, driver or
     card, and for a card that the kernels were not built for."""
 
-    on_host = False
-    runs_ahead = True
     packed_layouts = ()
 
     def __init__(self, index: int = 0, graphs: bool | None = None) -> None:
         self.card = _open_card(index)
         self.module = _cuda
-        self.name = f"cuda:{index}" if index else "cuda"
+        self.name = name_of(index)
         self.graphs = os.environ.get(GRAPHS, "1") != "0" if graphs is None else graphs
         self.overlap = os.environ.get(OVERLAP, "1") != "0"
-        self.kernels = _cuda.kernels()
-        self.table = _cuda.KernelTable.all()
+        self.use(_cuda.KernelTable.all())
+        self.capabilities = Capabilities(
+            on_host=False, runs_ahead=True, prompt_exact=self.row_exact
+        )
 
     def native_plan(self, steps: list[tuple[Any, ...]], n_buffers: int) -> Any:
         """A plan whose nodes are launched by one thread."""
-        return _cuda.Plan(steps, n_buffers, 1, self.table)
+        return _cuda.Plan(steps, n_buffers, 1)
 
     def compile(self, graph: Graph, kind: str = "step") -> CudaPlan:
         """Choose kernels, assign memory; fused nodes that no kernel takes are expanded.
@@ -347,7 +370,7 @@ class CudaBackend(NativeBackend):
 
     def copy_rate(self) -> float:
         """Bytes a second that copies within the card's memory move, read and written."""
-        with told():
+        with cuda_errors():
             size = min(1 << 30, self.card.free_bytes // 4)
             source, target = (_cuda.CardMemory(self.card, size) for _ in range(2))
             seconds = math.inf
@@ -363,5 +386,5 @@ class CudaBackend(NativeBackend):
         """Memory of the card's own for a tensor, zero when made: for the `arrays` and `results` of
         plans, and for other libraries to fill. Raises BackendError where it does not fit."""
         spec = TensorSpec(tuple(shape), to_dtype(dtype))
-        with told():
+        with cuda_errors():
             return DeviceTensor(_cuda.CardMemory(self.card, max(spec.nbytes, ALIGN)), 0, spec)

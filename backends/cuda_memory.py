@@ -16,14 +16,14 @@ except ImportError:
 
 from ..graph import HostTensor, TensorSpec
 from ..graph.errors import BackendError
-from .base import Index, Pools
-from .native import PLAIN, NativeWeights, packed
+from .base import Index, Pools, Weights
+from .native import PLAIN, packed
 
 ALIGN = 256
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def cuda_errors() -> Iterator[None]:
     """Errors of CUDA as BackendError."""
     try:
         yield
@@ -44,7 +44,7 @@ class CudaPools(Pools):
         has too little."""
         wanted = sum(s.nbytes for s in specs.values())
         require_free(self.card, wanted, "the session's memory", "a smaller context (-c)")
-        with told():
+        with cuda_errors():
             self.states |= {n: _cuda.CardMemory(self.card, s.nbytes) for n, s in specs.items()}
         self.specs |= specs
 
@@ -57,7 +57,7 @@ class CudaPools(Pools):
         """A copy, in host memory, of a part of a state."""
         shape, spans = self._spans(name, at)
         raw, done = np.empty(sum(n for _, n in spans), np.uint8), 0
-        with told():
+        with cuda_errors():
             for start, n in spans:
                 self.states[name].read(start, raw[done : done + n])
                 done += n
@@ -66,7 +66,7 @@ class CudaPools(Pools):
     def write(self, name: str, at: Index, values: np.ndarray | int) -> None:
         """Set a part of a state."""
         shape, spans = self._spans(name, at)
-        with told():
+        with cuda_errors():
             if isinstance(values, int) and values == 0:
                 for start, n in spans:
                     self.states[name].fill(start, n, 0)
@@ -84,7 +84,7 @@ class CudaPools(Pools):
         if shape != into or [n for _, n in sources] != [n for _, n in targets]:
             raise BackendError(f"state {name!r}: a part of {shape} cannot be copied to {into}")
         memory = self.states[name]
-        with told():
+        with cuda_errors():
             for (start, n), (target, _) in zip(sources, targets, strict=True):
                 memory.copy(target, memory, start, n)
 
@@ -94,13 +94,13 @@ class CudaPools(Pools):
 
     def load(self, name: str, raw: np.ndarray) -> None:
         """Set all bytes of a state."""
-        with told():
+        with cuda_errors():
             self.states[name].write(0, np.ascontiguousarray(raw))
 
     def scratch(self, size: int, part: str = "arena") -> Any:
         """Device memory of at least size bytes that any one run may use."""
         size = max(size, ALIGN)
-        with told():
+        with cuda_errors():
             if part not in self._scratch or self._scratch[part].size < size:
                 self._scratch[part] = _cuda.CardMemory(self.card, size)
             found = self._scratch[part]
@@ -127,7 +127,7 @@ class CudaPools(Pools):
 
 def _bytes_of(memory: Any) -> np.ndarray:
     raw = np.empty(memory.size, np.uint8)
-    with told():
+    with cuda_errors():
         memory.read(0, raw)
     return raw
 
@@ -136,7 +136,7 @@ def require_free(card: Any, wanted: int, what: str, remedy: str) -> None:
     """Raise BackendError, before anything is allocated, for more than the card has free."""
     if not wanted:
         return
-    with told():
+    with cuda_errors():
         free = card.free_bytes
     if wanted > free:
         raise BackendError(
@@ -145,7 +145,7 @@ def require_free(card: Any, wanted: int, what: str, remedy: str) -> None:
         )
 
 
-class CudaWeights(NativeWeights):
+class CudaWeights(Weights):
     """Weights in device memory, each copied there once, when a plan first needs it."""
 
     def __init__(
@@ -156,21 +156,19 @@ class CudaWeights(NativeWeights):
     ) -> None:
         super().__init__(tensors, progress)
         self.card = card
-        self._there: dict[tuple[str, int], Any] = {}
 
     def buffer(self, name: str, layout: int) -> Any:
         """The device memory of a weight in a layout."""
-        key = (name, layout)
-        if key not in self._there:
-            tensor = self.tensors[name]
-            raw = tensor.raw if layout == PLAIN else packed(_cuda, tensor, layout)
-            with told():
-                memory = _cuda.CardMemory(self.card, raw.nbytes)
-                memory.write(0, raw)
-                memory.constant = True
-            self._there[key] = memory
-            self.moved(tensor.spec.nbytes)
-        return self._there[key]
+        return self.once((name, layout), lambda: self._copied(self.tensors[name], layout))
+
+    def _copied(self, tensor: HostTensor, layout: int) -> Any:
+        raw = tensor.raw if layout == PLAIN else packed(_cuda, tensor, layout)
+        with cuda_errors():
+            memory = _cuda.CardMemory(self.card, raw.nbytes)
+            memory.write(0, raw)
+            memory.constant = True
+        self.moved(tensor.spec.nbytes)
+        return memory
 
 
 class Lanes:
@@ -183,7 +181,7 @@ class Lanes:
             self.offsets[name] = size
             size += -(-spec.span // ALIGN) * ALIGN
         self.size = size
-        with told():
+        with cuda_errors():
             self.pinned = _cuda.PinnedMemory(size)
         raw = np.frombuffer(memoryview(self.pinned), np.uint8) if size else np.empty(0, np.uint8)
         self.arrays = {n: shaped(raw, self.offsets[n], spec) for n, spec in specs.items()}

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..graph import Graph, HostTensor, Node, TensorSpec
-from .base import Backend, BoundPlan, Plan, Pools, Support
+from ..graph import Graph, HostTensor, Node
+from .base import Backend, BoundPlan, Plan, Pools, Support, Weights
 from .checksums import ChecksumPlan
+from .delegate import Delegate
 from .native import NativePlan
 from .placement import computes
 from .scheduler import SplitPlan
@@ -47,13 +48,11 @@ def note(lines: Iterable[str]) -> None:
     sys.stderr.write("".join(f"riverrun: {line}\n" for line in lines))
 
 
-class WatchedBackend(Backend):
+class WatchedBackend(Delegate, Backend):
     """Another backend, with its plans watched."""
 
     def __init__(self, inner: Backend, wanted: int) -> None:
         self.inner, self.wanted = inner, wanted
-        self.name, self.threads, self.kernels = inner.name, inner.threads, inner.kernels
-        self.on_host, self.runs_ahead = inner.on_host, inner.runs_ahead
         threads = f", threads {inner.threads}" if inner.threads else ""
         note([f"device {inner.name}{threads}"])
 
@@ -61,13 +60,9 @@ class WatchedBackend(Backend):
         """What the watched backend says."""
         return self.inner.supports(node)
 
-    def pools(self, states: Mapping[str, TensorSpec]) -> Pools:
-        """The watched backend's pools."""
-        return self.inner.pools(states)
-
     def load_weights(
         self, weights: Mapping[str, HostTensor], progress: Callable[[int], None] | None = None
-    ) -> Any:
+    ) -> Weights:
         """The watched backend's weights."""
         return self.inner.load_weights(weights, progress)
 
@@ -116,20 +111,18 @@ def _parts(plan: Plan) -> list[Plan]:
 
 
 def _kernels(plan: Plan) -> list[str]:
-    """What computes each node: the op, and the instruction set of its kernel on the CPU."""
-    nodes = [n for n in plan.graph.nodes if computes(n)]
-    if not isinstance(plan, NativePlan):
-        return [n.op.name for n in nodes]
-    kernels, exact = plan.backend.kernels, plan.kind == "step"
-    return [f"{n.op.name}/{kernels[plan.backend.choose(n, exact)[1]]['isa']}" for n in nodes]
+    """What computes each node: the op, and the instruction set or variant of its kernel."""
+    if isinstance(plan, NativePlan):
+        return [f"{choice.kernel.op}/{choice.kernel.isa}" for choice in plan.choices]
+    return [n.op.name for n in plan.graph.nodes if computes(n)]
 
 
-class TimedPlan(Plan):
+class TimedPlan(Delegate, Plan):
     """A plan whose runs are timed node by node; the report comes when the program ends."""
 
     def __init__(self, inner: Plan, device: str) -> None:
         super().__init__(inner.graph, inner.kind)
-        self.inner, self.memory = inner, inner.memory
+        self.inner = inner
         self.times = Times(f"{inner.graph.name!r} {inner.kind} on {device}", run_nodes(inner))
         if not _reports:
             atexit.register(report)
@@ -143,23 +136,32 @@ class TimedPlan(Plan):
         """The inner plan's."""
         return self.inner.own_weights()
 
-    def pools(self) -> Pools:
-        """The inner plan's."""
-        return self.inner.pools()
 
-
-class BoundTimed(BoundPlan):
-    """Runs the inner plan and adds up its times."""
+class BoundTimed(Delegate, BoundPlan):
+    """Runs the inner plan and adds up its times. Runs on a stream of the caller's are not timed."""
 
     def __init__(self, inner: BoundPlan, times: Times) -> None:
         self.inner, self.times = inner, times
-        self.inputs, self.outputs = inner.inputs, inner.outputs
 
-    def run(self, rows: int | None = None) -> None:
-        """Run once, timed."""
-        found = self.inner.profile(rows)
-        self.outputs = self.inner.outputs
+    def run(self, rows: int | None = None, **more: Any) -> None:
+        """Run once, timed; more: what its backend takes besides."""
+        if more:
+            self.inner.run(rows, **more)
+        else:
+            self.profile(rows)
+
+    def start(self, **more: Any) -> None:
+        """A run that is over, and timed, when this returns."""
+        if more:
+            self.inner.start(**more)
+        else:
+            self.profile()
+
+    def profile(self, rows: int | None = None) -> list[tuple[str, int]]:
+        """Run once; the inner plan's times."""
+        found: list[tuple[str, int]] = self.inner.profile(rows)
         self.times.add([ns for _, ns in found])
+        return found
 
 
 @dataclass

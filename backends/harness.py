@@ -17,6 +17,7 @@ from ..graph.codec import decode, encode
 from ..graph.errors import GraphError
 from .base import Backend, BoundPlan, Plan, allocating
 from .guard import UNWRITTEN, Guards, pattern
+from .reference import apply
 from .tolerance import bound
 
 
@@ -62,7 +63,7 @@ def _build(case: BoundCase, tensors: list[Any]) -> Built:
     """tensors: HostTensors, or specs where values are not needed; None for absent inputs."""
     g = Graph(case.id)
     cls = type(case.op)
-    names = [n.strip("?*") for n in cls.inputs]
+    names = cls.input_names()
     values: list[Value | None] = []
     inputs: dict[str, np.ndarray] = {}
     states: dict[str, HostTensor] = {}
@@ -134,10 +135,11 @@ def _placed(wide: tuple[int, ...], spec: TensorSpec, tensor: HostTensor) -> np.n
 
 
 def expected(case: BoundCase, specs: tuple[TensorSpec, ...]) -> list[np.ndarray]:
-    """The reference's outputs, rounded to their dtypes."""
+    """The reference's outputs, rounded to their dtypes.
+
+    Raises GraphError where they are not as `infer` says."""
     args = [t.decoded() if t is not None else None for t in case.draw()]
-    out = case.op.reference(*args)
-    out = out if isinstance(out, tuple) else (out,)
+    out = apply(case.op, args, specs)
     return [decode(s.dtype, encode(s.dtype, a), s.shape) for a, s in zip(out, specs, strict=True)]
 
 

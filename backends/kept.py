@@ -10,9 +10,10 @@ import numpy as np
 from ..graph import Graph, Value, verify
 from ..graph.verify import memory_versions
 from .base import Backend, BoundPlan, Plan, Pools, prepare
+from .delegate import Delegate
 
 
-class KeepingPlan(Plan):
+class KeepingPlan(Delegate, Plan):
     """A plan of the same graph in which values are outputs too; `inner` is the backend's plan.
 
     Nodes are numbered as in the graph before any backend expands or splits it, so that the same
@@ -33,7 +34,6 @@ class KeepingPlan(Plan):
         verify(live)
         self.inner = backend.compile(live, kind)
         super().__init__(live, kind)
-        self.memory = self.inner.memory
         self.seen = seen
 
     def bind(self, weights: Any, pools: Pools, **more: Any) -> BoundPlan:
@@ -44,24 +44,31 @@ class KeepingPlan(Plan):
         """The inner plan's."""
         return self.inner.own_weights()
 
-    def pools(self) -> Pools:
-        """The inner plan's."""
-        return self.inner.pools()
 
-
-class BoundKeeping(BoundPlan):
+class BoundKeeping(Delegate, BoundPlan):
     """Runs the inner plan and then shows its values."""
 
     def __init__(self, plan: KeepingPlan, inner: BoundPlan) -> None:
         self.plan, self.inner = plan, inner
-        self.inputs = inner.inputs
         self.outputs = self._wanted()
 
-    def run(self, rows: int | None = None) -> None:
-        """Run once, then show."""
-        self.inner.run(rows)
+    def run(self, rows: int | None = None, **more: Any) -> None:
+        """Run once, then show; more: what its backend takes besides."""
+        self.inner.run(rows, **more)
+        self.inner.finish()
         self.outputs = self._wanted()
         self.plan.seen(self, rows)
+
+    def start(self, **more: Any) -> None:
+        """A run that is over, and shown, when this returns."""
+        self.run(**more)
+
+    def profile(self, rows: int | None = None) -> list[tuple[str, int]]:
+        """Run once, then show; the inner plan's times."""
+        found: list[tuple[str, int]] = self.inner.profile(rows)
+        self.outputs = self._wanted()
+        self.plan.seen(self, rows)
+        return found
 
     def values(self) -> dict[Value, np.ndarray | None]:
         """Inputs and computed values in order, as stored, until the next run; None for what the

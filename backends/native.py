@@ -1,14 +1,15 @@
 """What backends made of compiled kernels share: nodes as the C ABI describes them, the choice of
 kernels, places of values in buffers, weights in the layouts that kernels read.
 
-A module of kernels (`_cpu`, `_cuda`) has Node, Plan, a table of kernels with find(node, exact), and
-packers."""
+A module of kernels (`_cpu`, `_cuda`) has Node, Plan, a table of kernels with rows() and
+find(node, exact), and packers."""
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -46,26 +47,25 @@ def packed(module: Any, tensor: HostTensor, layout: int) -> np.ndarray:
     return made.reshape(-1)
 
 
-class NativeWeights:
-    """Weights in the layouts that kernels ask for; a layout is made once, when first needed.
+@dataclass(frozen=True)
+class Choice:
+    """What runs a node: the module's node, the kernel (its op, isa, priority, row_exact and bound;
+    None where none takes the node), the layout of each input, and else why each kernel refused."""
 
-    progress is called with the bytes of each weight that had to be moved or rearranged."""
+    node: Any
+    kernel: Any
+    layouts: Sequence[int]
+    why: str = ""
 
-    def __init__(
-        self, tensors: Mapping[str, HostTensor], progress: Callable[[int], None] | None = None
-    ) -> None:
-        self.tensors = dict(tensors)
-        self.progress = progress
-
-    def moved(self, nbytes: int) -> None:
-        """Report progress."""
-        if self.progress:
-            self.progress(nbytes)
+    @property
+    def packed(self) -> bool:
+        """Whether a weight is read rearranged."""
+        return any(layout != PLAIN for layout in self.layouts)
 
 
 class NativePlan(Plan):
-    """Kernels chosen, places assigned. buffers: (kind, name, layout) -> number; `native` is the
-    module's plan."""
+    """Kernels chosen, places assigned. buffers: (kind, name, layout) -> number; choices: what runs
+    each node that is neither leaf nor view, in order; `native` is the module's plan."""
 
     def __init__(self, graph: Graph, kind: str, backend: NativeBackend) -> None:
         super().__init__(graph, kind)
@@ -73,6 +73,7 @@ class NativePlan(Plan):
         self.memory = plan_memory(graph)
         self.buffers: dict[tuple[str, str, int], int] = {("arena", "", PLAIN): 0}
         self.labels: list[str] = []
+        self.choices: list[Choice] = []
         steps = [self._step(n) for n in graph.nodes if not n.is_leaf and not n.op.view]
         for value in graph.outputs.values():
             self._locate(value, PLAIN)
@@ -88,18 +89,19 @@ class NativePlan(Plan):
         return self._constants
 
     def _step(self, node: Node) -> tuple[Any, ...]:
-        native, kernel, layouts, why = self.backend.choose(node, self.kind == "step")
-        if kernel < 0:
-            raise Unsupported(
-                f"{self.backend.name}: no kernel takes {node.op.name} ({node.describe()}): {why}"
-            )
+        chosen = self.backend.choose(node, self.kind == "step")
+        if chosen.kernel is None:
+            why = f"no kernel takes {node.op.name} ({node.describe()}): {chosen.why}"
+            raise Unsupported(f"{self.backend.name}: {why}")
+        self.choices.append(chosen)
         sources = [
             self._locate(v, layout) if v is not None else None
-            for v, layout in zip(node.inputs, layouts, strict=True)
+            for v, layout in zip(node.inputs, chosen.layouts, strict=True)
         ]
         targets = [self._locate(node.value(i), PLAIN) for i in range(len(node.specs))]
         self.labels.append(f"{node.op.name} {node.name}".strip())
-        return native, kernel, sources, targets, node.describe(), node.op.rowwise
+        where = node.describe()
+        return chosen.node, chosen.kernel, sources, targets, where, node.op.rowwise
 
     def _locate(self, value: Value, layout: int) -> tuple[int, int]:
         place: Place = self.memory.places[value]
@@ -118,8 +120,17 @@ class NativeBackend(Backend):
     def native_plan(self, steps: list[tuple[Any, ...]], n_buffers: int) -> Any:
         """The module's plan of these steps."""
 
-    def choose(self, node: Node, exact: bool = False) -> tuple[Any, int, list[int], str]:
-        """(native node, kernel index or -1, layout per input, reasons) for a node.
+    def use(self, table: Any) -> None:
+        """Take the kernels of a table."""
+        self.table, self.kernels = table, table.rows()
+
+    @property
+    def row_exact(self) -> bool:
+        """Whether all kernels are row-exact."""
+        return all(kernel["row_exact"] for kernel in self.kernels)
+
+    def choose(self, node: Node, exact: bool = False) -> Choice:
+        """The kernel for a node, and how it reads it.
 
         Constants are offered packed first, then as they are in the file. exact: kernels that are
         not row-exact only where no other takes the node."""
@@ -129,9 +140,9 @@ class NativeBackend(Backend):
             outputs = [_describe(s) for s in node.specs]
             native = self.module.Node(node.op.name, inputs, outputs, node.op.attributes())
             kernel, why = self.table.find(native, exact)
-            if kernel >= 0:
-                return native, kernel, layouts, ""
-        return None, -1, [], why
+            if kernel is not None:
+                return Choice(native, kernel, layouts)
+        return Choice(None, None, (), why)
 
     def _layouts(self, node: Node) -> list[list[int]]:
         """The layouts of all inputs to try, in order."""
@@ -167,8 +178,8 @@ class NativeBackend(Backend):
         """Why no kernel takes a node, "" when one does or none is needed."""
         if node.is_leaf or node.op.view:
             return ""
-        _, kernel, _, why = self.choose(node)
-        return "" if kernel >= 0 else why or "refused"
+        chosen = self.choose(node)
+        return "" if chosen.kernel is not None else chosen.why or "refused"
 
     def _has_kernel(self, node: Node) -> bool:
         return not self._lacks(node)

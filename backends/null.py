@@ -11,7 +11,17 @@ import numpy as np
 
 from ..graph import Graph, HostTensor, Node
 from ..graph.memory import plan_memory
-from .base import Backend, BoundPlan, Plan, Pools, Support, prepare, require_weights
+from .base import (
+    Backend,
+    BoundPlan,
+    Capabilities,
+    Plan,
+    Pools,
+    Support,
+    Weights,
+    prepare,
+    require_weights,
+)
 
 
 @dataclass(frozen=True)
@@ -20,15 +30,6 @@ class NullRun:
 
     rows: int | None
     inputs: dict[str, np.ndarray]
-
-
-class NullWeights:
-    """Host weights that nobody reads; progress stands for what loading would report."""
-
-    def __init__(
-        self, tensors: Mapping[str, HostTensor], progress: Callable[[int], None] | None = None
-    ) -> None:
-        self.tensors, self.progress = dict(tensors), progress
 
 
 class NullPlan(Plan):
@@ -40,14 +41,14 @@ class NullPlan(Plan):
         self.nodes: list[Node] = [n for n in graph.nodes if not n.is_leaf and not n.op.view]
         self.log: list[NullRun] = []
 
-    def bind(self, weights: NullWeights, pools: Pools) -> BoundNull:
+    def bind(self, weights: Weights, pools: Pools) -> BoundNull:
         """Attach weights and pools. Raises GraphError for weights that do not fit."""
         require_weights(self, weights.tensors)
         return BoundNull(self)
 
-    def own_weights(self) -> NullWeights:
+    def own_weights(self) -> Weights:
         """The constants given while building."""
-        return NullWeights(self.graph.data)
+        return Weights(self.graph.data)
 
 
 class BoundNull(BoundPlan):
@@ -72,6 +73,7 @@ class NullBackend(Backend):
     """plans: all that were compiled, in order."""
 
     name = "null"
+    capabilities = Capabilities(prompt_exact=True)
 
     def __init__(self) -> None:
         self.plans: list[NullPlan] = []
@@ -87,6 +89,6 @@ class NullBackend(Backend):
 
     def load_weights(
         self, weights: Mapping[str, HostTensor], progress: Callable[[int], None] | None = None
-    ) -> NullWeights:
+    ) -> Weights:
         """Nothing is moved."""
-        return NullWeights(weights, progress)
+        return Weights(weights, progress)

@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..graph import DType, Graph, HostTensor, Node, TensorSpec, Value
+from ..graph import DType, Graph, HostTensor, Node, Op, TensorSpec, Value
 from ..graph.codec import decode, encode
-from ..graph.errors import BackendError, DTypeError
+from ..graph.errors import BackendError, DTypeError, GraphError
 from ..graph.memory import plan_memory
 from ..graph.verify import state_versions
-from .base import Backend, BoundPlan, Plan, Pools, Support, prepare, require_weights
+from .base import (
+    Backend,
+    BoundPlan,
+    Capabilities,
+    Plan,
+    Pools,
+    Support,
+    Weights,
+    prepare,
+    require_weights,
+)
 
 
-class Weights:
+class DecodedWeights(Weights):
     """Host tensors, decoded when first needed."""
-
-    def __init__(self, tensors: Mapping[str, HostTensor]) -> None:
-        self.tensors = dict(tensors)
-        self._decoded: dict[str, np.ndarray] = {}
 
     def array(self, name: str) -> np.ndarray:
         """The decoded values of a weight."""
-        if name not in self._decoded:
-            self._decoded[name] = self.tensors[name].decoded()
-        return self._decoded[name]
+        return self.once(name, self.tensors[name].decoded)
 
 
 class ReferencePlan(Plan):
@@ -36,18 +40,18 @@ class ReferencePlan(Plan):
     def __init__(self, graph: Graph, kind: str) -> None:
         super().__init__(graph, kind)
         self.memory = plan_memory(graph)
-        self._constants = Weights(graph.data)
+        self._constants = DecodedWeights(graph.data)
 
-    def bind(self, weights: Weights, pools: Pools) -> BoundReference:
+    def bind(self, weights: DecodedWeights, pools: Pools) -> BoundReference:
         """Attach weights and pools."""
         require_weights(self, weights.tensors)
         return BoundReference(self, weights, pools)
 
-    def own_weights(self) -> Weights:
+    def own_weights(self) -> DecodedWeights:
         """The constants given while building."""
         return self._constants
 
-    def array(self, weights: Weights, name: str) -> np.ndarray:
+    def array(self, weights: DecodedWeights, name: str) -> np.ndarray:
         """A constant's values, from the given weights or the graph itself."""
         return (weights if name in weights.tensors else self._constants).array(name)
 
@@ -55,7 +59,7 @@ class ReferencePlan(Plan):
 class BoundReference(BoundPlan):
     """Interprets the plan's nodes in order."""
 
-    def __init__(self, plan: ReferencePlan, weights: Weights, pools: Pools) -> None:
+    def __init__(self, plan: ReferencePlan, weights: DecodedWeights, pools: Pools) -> None:
         self.plan, self.weights, self.pools = plan, weights, pools
         self.inputs = {
             k: np.zeros(s.storage_shape, s.dtype.storage) for k, s in plan.inputs.items()
@@ -91,8 +95,7 @@ class BoundReference(BoundPlan):
 
     def _apply(self, node: Node, args: list[Any]) -> tuple[Any, ...]:
         """The values of a node's outputs."""
-        results = node.op.reference(*args)
-        return results if isinstance(results, tuple) else (results,)
+        return apply(node.op, args, node.specs)
 
     def _leaf(self, node: Node) -> Any:
         spec = node.specs[0]
@@ -133,6 +136,42 @@ class BoundReference(BoundPlan):
         return decode(spec.dtype, raw, spec.shape).copy()
 
 
+def apply(op: Op, args: Sequence[Any], specs: Sequence[TensorSpec]) -> tuple[Any, ...]:
+    """What an op's reference makes of arrays (None for absent inputs): one array an output.
+
+    specs: of the outputs, as `infer` gives them. Raises GraphError where the reference returns
+    another number of outputs, another shape or another dtype; block types and bf16 are f32."""
+    results = op.reference(*args)
+    results = results if isinstance(results, tuple) else (results,)
+    if len(results) != len(specs):
+        raise GraphError(
+            f"{op.name}: 'reference' should return {_outputs(len(specs))}, as infer does, got "
+            f"{_outputs(len(results))}; absent optional outputs are left out"
+        )
+    for name, result, spec in zip(op.output_names(len(specs)), results, specs, strict=True):
+        want = spec.dtype.numpy or np.dtype(np.float32)
+        array = hasattr(result, "shape") and not isinstance(result, np.generic)
+        if not array:
+            got = type(result).__name__
+        elif tuple(result.shape) != spec.shape or result.dtype != want:
+            got = _array(result.dtype, result.shape)
+        else:
+            continue
+        raise GraphError(
+            f"{op.name}: output '{name}' of 'reference' should be {_array(want, spec.shape)}, as "
+            f"infer says, got {got}; mend the op's reference or its infer"
+        )
+    return results
+
+
+def _outputs(count: int) -> str:
+    return "1 output" if count == 1 else f"{count} outputs"
+
+
+def _array(dtype: Any, shape: Sequence[int]) -> str:
+    return f"an array of {dtype} {tuple(shape)}"
+
+
 def stored(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
     """Values as storage: plain types as themselves, bf16 as uint16, block types as uint8 rows."""
     if spec.dtype.numpy is not None:
@@ -171,6 +210,7 @@ class ReferenceBackend(Backend):
     """Slow, and right by definition."""
 
     name = "reference"
+    capabilities = Capabilities(prompt_exact=True)
 
     def supports(self, node: Node) -> Support:
         """Every registered op has a reference."""
@@ -182,6 +222,6 @@ class ReferenceBackend(Backend):
 
     def load_weights(
         self, weights: Mapping[str, HostTensor], progress: Callable[[int], None] | None = None
-    ) -> Weights:
+    ) -> DecodedWeights:
         """Keep host tensors; decoding is lazy."""
-        return Weights(weights)
+        return DecodedWeights(weights, progress)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..graph import HostTensor, TensorSpec
+from ..graph import HostTensor, Op, TensorSpec
 from ..graph.case import BoundCase, Rand
 from ..graph.errors import BackendError, GraphError
 from ..graph.spec import contiguous_strides
@@ -18,15 +19,6 @@ from .harness import Built, CaseResult, Trial, build
 SIZES = (*range(1, 18), 33, 65, 260)
 _PROBES = 4
 _SEQUENCES = 8
-# Inputs of ops over ragged batches that have a row for each token. Those with one for each
-# sequence have the same names everywhere; all else belongs to all sequences.
-_PER_TOKEN = {
-    "attention": ("q", "positions"),
-    "ssm_conv": ("x",),
-    "gated_delta_net": ("q", "k", "v", "g", "beta"),
-}
-_REPLAY = ("log_head", "n_replay", "n_held", "n_direct")
-_PER_SEQUENCE = ("block_table", "state_rows", "start", "head", *_REPLAY)
 
 
 @dataclass(frozen=True)
@@ -49,37 +41,52 @@ class GivenCase(BoundCase):
         return contiguous_strides(wide, tensor.spec.dtype)
 
     @property
-    def names(self) -> list[str]:
-        """The name of each input."""
-        return input_names(self)
-
-
-def input_names(case: BoundCase) -> list[str]:
-    """The name of each input of a case; a variadic one gives its name to several."""
-    names = [n.strip("?*") for n in case.op.inputs]
-    return [names[min(i, len(names) - 1)] for i in range(len(case.inputs))]
+    def ragged(self) -> bool:
+        """Whether the op takes the tokens of several sequences."""
+        return "seq_offsets" in self.op.inputs
 
 
 def check_rows(
     backends: Sequence[Backend], case: BoundCase, sizes: Sequence[int] = SIZES
 ) -> CaseResult:
-    """Whether rows of a case keep their bits among companions; one backend per thread count.
+    """Whether rows of a case keep their bits among others; one backend per thread count.
 
-    A row-wise op is given some of the case's rows alone, and then among 2 to 260 rows of which the
-    others are drawn anew. Of an op over ragged batches one sequence runs alone, among others, and
-    token by token. Refused: what the backend does not take, what is not registered as row-exact,
-    and cases without rows."""
+    A row-wise op is given some of the case's rows alone, and then among as many rows as sizes say,
+    of which the others are drawn anew. Of an op over ragged batches each sequence runs alone and as
+    the case has it; the first one also among others and token by token. Rows that enter a state run
+    one by one, and behind others that go to the same places. Refused: what the backend does not
+    take, what is not registered as row-exact, cases without rows, and ops of which the rows say
+    nothing. An op that does not declare which operands have rows fails."""
+    why = undeclared(case.op)
     try:
-        given = _given(case)
-        why = _exempt(backends[0], given)
-        if why:
-            return CaseResult(case.id, "refused", why)
-        ragged = "seq_offsets" in case.op.inputs
-        pairs = _ragged(backends, given, sizes) if ragged else _rowwise(backends, given, sizes)
-        why = next((w for w in pairs if w), "")
+        if not why:
+            given = _given(case)
+            if exempt := _exempt(backends[0], given):
+                return CaseResult(case.id, "refused", exempt)
+            pairs = _pairs(backends, given, sizes)
+            why = next((w for w in pairs if w), "")
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
     return CaseResult(case.id, "failed" if why else "passed", why)
+
+
+def undeclared(op: Op) -> str:
+    """What an op should declare about rows and does not, "" for nothing."""
+    if op.no_rows or op.view or op.rowwise:
+        said = [name for name in ("no_rows", "view", "rowwise", "per_token") if getattr(op, name)]
+        return f"declares both {' and '.join(said)}; one of them holds" if len(said) > 1 else ""
+    known = {*op.input_names(), *op.output_names()}
+    for attr in ("per_token", "per_sequence", "by_place"):
+        for name in getattr(op, attr):
+            if name not in known:
+                return f"{attr} names {name!r}, which is no input or output of {op.name}"
+    ragged = "seq_offsets" in op.inputs
+    if not op.per_token:
+        kind = "takes seq_offsets" if ragged else "is not row-wise"
+        return f"{op.name} {kind} and declares neither per_token nor, with the reason, no_rows"
+    if ragged and op.writes and "state_rows" not in op.per_sequence:
+        return f"{op.name} writes a state; its rows are found by an input state_rows per sequence"
+    return "" if ragged or op.writes else f"{op.name} has rows without a state: declare rowwise"
 
 
 def _given(case: BoundCase) -> GivenCase:
@@ -88,15 +95,9 @@ def _given(case: BoundCase) -> GivenCase:
 
 def _exempt(backend: Backend, case: GivenCase) -> str:
     """Why a case says nothing about rows on a backend, "" if it does."""
-    if "seq_offsets" in case.op.inputs:
-        if case.op.name not in _PER_TOKEN:
-            return "not known which inputs have a row per token"
-        offsets = _values(case, "seq_offsets")
-        if offsets[-1] == 0:
-            return "no rows"
-    elif not case.op.rowwise:
-        return "not a row-wise op"
-    elif not _row_inputs(case):
+    if case.op.view or case.op.no_rows:
+        return case.op.no_rows or "a view: nothing runs"
+    if not (_busy(case) if case.ragged else _along(case) and _count(case)):
         return "no rows"
     kernels = [k for k in backend.kernels if k["op"] == case.op.name]
     if kernels and not any(k["row_exact"] for k in kernels):
@@ -105,28 +106,47 @@ def _exempt(backend: Backend, case: GivenCase) -> str:
     return "" if support.ok else support.why
 
 
+def _pairs(backends: Sequence[Backend], case: GivenCase, sizes: Sequence[int]) -> Iterator[str]:
+    """What is wrong with each pair of runs that should agree; empty texts for nothing."""
+    if case.op.rowwise:
+        yield from _rowwise(backends, case, sizes)
+    elif case.ragged:
+        yield from _as_given(backends, case)
+        yield from _ragged(backends, case, sizes)
+    else:
+        yield from _entering(backends, case, sizes)
+
+
+def _along(case: GivenCase) -> tuple[int, ...]:
+    """The inputs that have a row for each row of the outputs, or for each token."""
+    return case.op.row_inputs(*(t.spec if t is not None else None for t in case.tensors))
+
+
+def _count(case: GivenCase) -> int:
+    """How many such rows there are."""
+    first = case.tensors[_along(case)[0]]
+    return first.spec.shape[0] if first is not None else 0
+
+
+def _busy(case: GivenCase) -> list[int]:
+    """The sequences that have something to compare: tokens, or a state."""
+    lengths = np.diff(_values(case, "seq_offsets"))
+    stateful = bool(case.op.writes) and not case.op.by_place
+    return [b for b, tokens in enumerate(lengths) if tokens or stateful]
+
+
 def _values(case: GivenCase, name: str) -> np.ndarray:
-    tensor = case.tensors[case.names.index(name)]
-    if tensor is None:
-        raise GraphError(f"{case.id}: input {name!r} is absent")
-    return tensor.decoded()
-
-
-def _row_inputs(case: GivenCase) -> list[int]:
-    """The inputs that axis 0 of the outputs runs along. A lone row of rank 1 is all features."""
-    first, rows = case.tensors[0], build(case).node.specs[0].shape[:1]
-    if first is None or first.spec.rank < 2 or rows in ((), (0,)):
-        return []
-    return [
-        i
-        for i, (name, t) in enumerate(zip(case.names, case.tensors, strict=True))
-        if t is not None and t.spec.shape[:1] == rows and name not in case.op.constants
-    ]
+    return _present(case, case.names.index(name)).decoded()
 
 
 def _rows(tensor: HostTensor) -> np.ndarray:
     """The bytes of each row of axis 0."""
-    return tensor.raw.reshape(tensor.spec.shape[0], -1)
+    return tensor.raw.reshape(tensor.spec.shape[0], _width(tensor.spec))
+
+
+def _width(spec: TensorSpec) -> int:
+    """Bytes of a row of axis 0, also where there is none."""
+    return TensorSpec((1, *spec.shape[1:]), spec.dtype).nbytes
 
 
 def _of_rows(like: HostTensor, rows: np.ndarray) -> HostTensor:
@@ -136,12 +156,10 @@ def _of_rows(like: HostTensor, rows: np.ndarray) -> HostTensor:
 
 def _drawn(case: GivenCase, index: int, n: int, rng: np.random.Generator) -> np.ndarray:
     """The bytes of n further rows of an input, as its declaration has them."""
-    declared, tensor = case.inputs[index], case.tensors[index]
-    if tensor is None:
-        raise GraphError(f"{case.id}: input {index} is absent")
+    declared, tensor = case.inputs[index], _present(case, index)
     if isinstance(declared, Rand):
         more = replace(declared, shape=(n, *declared.shape[1:]), gap=0)
-        return more.draw(rng).raw.reshape(n, _rows(tensor).shape[1])
+        return more.draw(rng).raw.reshape(n, _width(tensor.spec))
     return _rows(tensor)[rng.integers(0, tensor.spec.shape[0], n)]
 
 
@@ -166,15 +184,15 @@ def _run(backend: Backend, built: Built) -> list[np.ndarray]:
 
 
 def _bytes_of_rows(array: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(array).reshape(len(array), -1).view(np.uint8).copy()
+    width = math.prod(array.shape[1:]) * array.itemsize
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(len(array), width).copy()
 
 
 def _rowwise(backends: Sequence[Backend], case: GivenCase, sizes: Sequence[int]) -> Iterator[str]:
     """What is wrong at each size; empty texts for nothing."""
-    along = _row_inputs(case)
-    rng = np.random.default_rng(zlib.crc32(case.id.encode()))
-    first = case.tensors[along[0]]
-    probes = min(_PROBES, first.spec.shape[0] if first else 0)
+    along = _along(case)
+    rng = _rng(case)
+    probes = min(_PROBES, _count(case))
     own = {i: _rows(t) for i in along if (t := case.tensors[i]) is not None}
     alone = [
         _run(backends[0], build(_with(case, {i: rows[p : p + 1] for i, rows in own.items()})))
@@ -197,76 +215,145 @@ def _rowwise(backends: Sequence[Backend], case: GivenCase, sizes: Sequence[int])
 
 def _differs(label: str, n: int, backend: Backend, which: np.ndarray, same: np.ndarray) -> str:
     row = np.flatnonzero(which >= 0)[np.flatnonzero(~same)[0]]
-    threads = f", threads {backend.threads}" if backend.threads else ""
-    return f"{label}: row {row} of {n}{threads} differs from the same row alone"
+    return f"{label}: row {row} of {n}{_threads(backend)} differs from the same row alone"
+
+
+def _rng(case: GivenCase) -> np.random.Generator:
+    return np.random.default_rng(zlib.crc32(case.id.encode()))
+
+
+def _threads(backend: Backend) -> str:
+    return f", threads {backend.threads}" if backend.threads else ""
+
+
+def _entering(backends: Sequence[Backend], case: GivenCase, sizes: Sequence[int]) -> Iterator[str]:
+    """What is wrong with rows that enter a state one by one, and behind others.
+
+    Those others have the case's own integers, so that what they leave is overwritten."""
+    rng = _rng(case)
+    tokens, labels = _count(case), list(case.op.output_names())
+    want = _run(backends[0], build(case))
+    for n in sizes:
+        which = rng.integers(0, tokens, n)
+        mixed = {}
+        for i in _along(case):
+            own = _rows(_present(case, i))
+            whole = _present(case, i).spec.dtype.name == "i32"
+            others = own[which] if whole else _drawn(case, i, n, rng)
+            mixed[i] = np.concatenate([others, own])
+        built = build(_with(case, mixed))
+        for backend in backends:
+            for label, have, single in zip(labels, _run(backend, built), want, strict=True):
+                same = np.array_equal(have, single)
+                said = (
+                    f"{label}: {tokens} rows behind {n}{_threads(backend)} differ from them alone"
+                )
+                yield "" if same else said
+    yield from _one_by_one(backends, case, tokens, want)
 
 
 def _ragged(backends: Sequence[Backend], case: GivenCase, sizes: Sequence[int]) -> Iterator[str]:
-    """What is wrong with one sequence at each size, and token by token."""
-    alone = _sequence(case)
-    tokens = len(_rows_of(alone, _PER_TOKEN[case.op.name][0]))
-    want = _run(backends[0], build(alone))
-    rng = np.random.default_rng(zlib.crc32(case.id.encode()))
-    for n in sizes:
-        if n < tokens:
-            continue
-        place, lengths = _lengths(case, tokens, n)
+    """What is wrong with one sequence in batches of each size, and token by token.
+
+    A sequence that is longer than every size runs among as many others as the last one says."""
+    offsets = _values(case, "seq_offsets")
+    tokens = np.diff(offsets)
+    b = next((b for b in _busy(case) if tokens[b]), _busy(case)[0])
+    alone, count = _sequence(case, b), int(tokens[b])
+    labels, want = _labels(case), _run(backends[0], build(alone))
+    rng = _rng(case)
+    for n in [n for n in sizes if n >= count] or [count + sizes[-1]]:
+        place, lengths = _lengths(case, count, n)
         built = build(_among(alone, place, lengths, rng))
         at = sum(lengths[:place])
         for backend in backends:
-            got = _run(backend, built)
-            parts = [got[0][at : at + tokens], *(a[place : place + 1] for a in got[1:])]
-            labels = case.op.output_names(len(want))
-            for label, have, single in zip(labels, parts, want, strict=True):
-                if not np.array_equal(have, single):
-                    threads = f", threads {backend.threads}" if backend.threads else ""
-                    yield f"{label}: a sequence among {n} rows{threads} differs from it alone"
-    if getattr(case.op, "mask", "causal") == "causal" and tokens > 1:
-        for backend in backends:
-            got = _token_by_token(backend, alone, tokens)
-            labels = case.op.output_names(len(want))
-            for label, have, single in zip(labels, got, want, strict=True):
-                same = np.array_equal(have, single)
-                yield "" if same else f"{label}: {tokens} tokens differ from them one by one"
+            for label, rows, single in zip(labels, _run(backend, built), want, strict=True):
+                whose = slice(place, place + 1) if _each(case, label) else slice(at, at + count)
+                same = np.array_equal(rows[whose], single)
+                among = f"a sequence among {n} rows{_threads(backend)}"
+                yield "" if same else f"{label}: {among} differs from it alone"
+    if count > 1 and alone.op.split(0, count, _numbers(alone), _shapes(alone)) is not None:
+        yield from _one_by_one(backends, alone, count, want)
 
 
-def _rows_of(case: GivenCase, name: str) -> np.ndarray:
-    tensor = case.tensors[case.names.index(name)]
+def _as_given(backends: Sequence[Backend], case: GivenCase) -> Iterator[str]:
+    """What is wrong with each sequence of the case, beside the others that the case has."""
+    offsets, labels = _values(case, "seq_offsets"), _labels(case)
+    if len(offsets) < 3:
+        return
+    alone = {b: _run(backends[0], build(_sequence(case, b))) for b in _busy(case)}
+    for backend in backends:
+        together = _run(backend, build(case))
+        for b, single in alone.items():
+            for label, rows, want in zip(labels, together, single, strict=True):
+                whose = slice(offsets[b], offsets[b + 1])
+                if _each(case, label):
+                    row = _values(case, "state_rows")[b] if label in case.op.writes else b
+                    whose = slice(row, row + 1)
+                if not np.array_equal(rows[whose], want):
+                    yield f"{label}: sequence {b}{_threads(backend)} differs from it alone"
+
+
+def _labels(case: GivenCase) -> tuple[str, ...]:
+    return case.op.output_names(len(build(case).node.specs))
+
+
+def _each(case: GivenCase, label: str) -> bool:
+    """Whether an output has a row for each sequence."""
+    return label in case.op.writes or label in case.op.per_sequence
+
+
+def _present(case: GivenCase, index: int) -> HostTensor:
+    tensor = case.tensors[index]
     if tensor is None:
-        raise GraphError(f"{case.id}: input {name!r} is absent")
-    return _rows(tensor)
+        raise GraphError(f"{case.id}: input {case.names[index]!r} is absent")
+    return tensor
 
 
-def _present(case: GivenCase, names: Sequence[str]) -> list[int]:
+def _places(case: GivenCase, names: Sequence[str]) -> list[int]:
+    """The inputs of these names that are given."""
     pairs = enumerate(zip(case.names, case.tensors, strict=True))
     return [i for i, (name, t) in pairs if t is not None and name in names]
 
 
 def _state(case: GivenCase) -> list[int]:
-    return _present(case, list(case.op.writes.values()))
+    return _places(case, list(case.op.writes.values()))
+
+
+def _shapes(case: GivenCase) -> dict[str, tuple[int, ...]]:
+    pairs = zip(case.names, case.tensors, strict=True)
+    return {name: t.spec.shape for name, t in pairs if t is not None}
+
+
+def _numbers(alone: GivenCase) -> dict[str, int]:
+    """The numbers of a lone sequence."""
+    tensors = {alone.names[i]: _present(alone, i) for i in _places(alone, alone.op.per_sequence)}
+    return {
+        name: int(t.decoded()[0])
+        for name, t in tensors.items()
+        if (t.spec.shape, t.spec.dtype.name) == ((1,), "i32")
+    }
 
 
 def _offsets(lengths: Sequence[int]) -> np.ndarray:
-    return np.cumsum([0, *lengths]).astype(np.int32).view(np.uint8).reshape(-1, 4)
+    return _indices(np.cumsum([0, *lengths]))
 
 
 def _indices(values: Sequence[int] | np.ndarray) -> np.ndarray:
     return np.array(values, np.int32).view(np.uint8).reshape(-1, 4)
 
 
-def _sequence(case: GivenCase) -> GivenCase:
-    """The first sequence that has tokens, alone, its state in row 0."""
-    offsets = _values(case, "seq_offsets")
-    b = int(np.flatnonzero(np.diff(offsets))[0])
+def _sequence(case: GivenCase, b: int) -> GivenCase:
+    """Sequence b alone, its state in row 0."""
+    offsets, names = _values(case, "seq_offsets"), case.names
     start, stop = offsets[b], offsets[b + 1]
-    names = case.names
-    tokens = _present(case, _PER_TOKEN[case.op.name])
-    changed = {i: _rows_of(case, names[i])[start:stop] for i in tokens}
-    changed |= {i: _rows_of(case, names[i])[b : b + 1] for i in _present(case, _PER_SEQUENCE)}
+    changed = {i: _rows(_present(case, i))[start:stop] for i in _along(case)}
+    for i in _places(case, case.op.per_sequence):
+        changed[i] = _rows(_present(case, i))[b : b + 1]
     changed[names.index("seq_offsets")] = _offsets([stop - start])
     for i in _state(case):
         row = _values(case, "state_rows")[b]
-        changed[i] = _rows_of(case, names[i])[row : row + 1]
+        changed[i] = _rows(_present(case, i))[row : row + 1]
         changed[names.index("state_rows")] = _indices([0])
     return _with(case, changed)
 
@@ -274,9 +361,9 @@ def _sequence(case: GivenCase) -> GivenCase:
 def _lengths(case: GivenCase, tokens: int, n: int) -> tuple[int, list[int]]:
     """Which sequence is the probe, and the tokens of each, n in all.
 
-    Companions in attention are no longer than the probe, whose positions they share."""
+    Where values follow from a token's place, others have the probe's and so are not longer."""
     rest = n - tokens
-    longest = tokens if case.op.name == "attention" else max(1, -(-rest // (_SEQUENCES - 1)))
+    longest = tokens if case.op.by_place else max(1, -(-rest // (_SEQUENCES - 1)))
     others = [min(longest, rest - done) for done in range(0, rest, longest)]
     place = n % (len(others) + 1)
     return place, [*others[:place], tokens, *others[place:]]
@@ -288,77 +375,57 @@ def _among(
     """The sequence as number `place` of a batch; its state lies in row `place` too."""
     names, n, batch = alone.names, sum(lengths), len(lengths)
     at, changed = sum(lengths[:place]), {}
-    for i in _present(alone, _PER_TOKEN[alone.op.name]):
-        own = _rows_of(alone, names[i])
-        if names[i] == "positions":
+    for i in _along(alone):
+        own = _rows(_present(alone, i))
+        if names[i] in alone.op.by_place:
             changed[i] = np.concatenate([own[:t] for t in lengths])
         else:
             changed[i] = _drawn(alone, i, n, rng)
             changed[i][at : at + len(own)] = own
-    for i in _present(alone, _PER_SEQUENCE):
-        own = _rows_of(alone, names[i])
+    others = [alone.op.unrelated(tokens) for tokens in lengths]
+    for i in _places(alone, alone.op.per_sequence):
+        own = _rows(_present(alone, i))
         changed[i] = np.repeat(own, batch, axis=0)
-        # Companions may be longer than the log: they run directly, which allows for no held entry.
-        if names[i] in ("n_direct", "n_held"):
-            changed[i] = _indices(lengths if names[i] == "n_direct" else [0] * batch)
+        if names[i] in others[0]:
+            changed[i] = _indices([numbers[names[i]] for numbers in others])
             changed[i][place] = own[0]
     changed[names.index("seq_offsets")] = _offsets(lengths)
     for i in _state(alone):
         changed[i] = _drawn(alone, i, batch, rng)
-        changed[i][place] = _rows_of(alone, names[i])[0]
+        changed[i][place] = _rows(_present(alone, i))[0]
         changed[names.index("state_rows")] = _indices(range(batch))
     return _with(alone, changed)
 
 
-def _token_by_token(backend: Backend, alone: GivenCase, tokens: int) -> list[np.ndarray]:
-    """The sequence in passes of one token that leave their state to the next."""
-    trial: Trial | None = None
-    rows: list[np.ndarray] = []
+def _one_by_one(
+    backends: Sequence[Backend], alone: GivenCase, tokens: int, want: Sequence[np.ndarray]
+) -> Iterator[str]:
+    """What is wrong with passes of one token that leave their state to the next."""
+    labels = _labels(alone)
+    first = build(_token(alone, 0, tokens))
+    trials = [Trial(backend, first) for backend in backends]
+    passes: list[list[list[np.ndarray]]] = [[] for _ in backends]
     for t in range(tokens):
-        built = build(_token(alone, t, tokens))
-        trial = trial or Trial(backend, built)
-        for name, array in built.inputs.items():
-            trial.bound.inputs[name][...] = array
-        trial.bound.run()
-        rows.append(_bytes_of_rows(trial.bound.outputs[alone.op.outputs[0]]))
-    if trial is None:
-        raise GraphError(f"{alone.id}: no tokens")
-    labels = trial.built.node.output_names()[1:]
-    kept = [_bytes_of_rows(trial.bound.outputs[label]) for label in labels]
-    return [np.concatenate(rows), *kept]
+        built = build(_token(alone, t, tokens)) if t else first
+        for trial, found in zip(trials, passes, strict=True):
+            for name, array in built.inputs.items():
+                trial.bound.inputs[name][...] = array
+            trial.bound.run()
+            found.append([_bytes_of_rows(trial.bound.outputs[label]) for label in labels])
+    for backend, found in zip(backends, passes, strict=True):
+        for label, rows, whole in zip(labels, zip(*found, strict=True), want, strict=True):
+            got = rows[-1] if _each(alone, label) else np.concatenate(rows)
+            said = f"{label}: {tokens} tokens{_threads(backend)} differ from them one by one"
+            yield "" if np.array_equal(got, whole) else said
 
 
 def _token(alone: GivenCase, t: int, tokens: int) -> GivenCase:
-    """Token t of a sequence. Kept planes go down the ring so that the last pass ends at head. With
-    a log, the first pass folds, and what earlier ones logged is held."""
+    """Token t of a sequence, or row t of those that enter a state."""
     names = alone.names
-    token = _present(alone, _PER_TOKEN[alone.op.name])
-    changed = {i: _rows_of(alone, names[i])[t : t + 1] for i in token}
-    changed[names.index("seq_offsets")] = _offsets([1])
-    for i in _state(alone):
-        tensor = alone.tensors[i]
-        if tensor is None or not _present(alone, ("head",)):
-            continue
-        planes = tensor.spec.shape[1]
-        head = (int(_values(alone, "head")[0]) + tokens - 1 - t) % planes
-        changed[names.index("head")] = _indices([head])
-        if t:
-            changed[names.index("start")] = _indices([(head + 1) % planes])
-    if _present(alone, ("log",)):
-        changed |= _token_numbers(alone, t)
+    changed = {i: _rows(_present(alone, i))[t : t + 1] for i in _along(alone)}
+    if alone.ragged:
+        changed[names.index("seq_offsets")] = _offsets([1])
+        numbers = alone.op.split(t, tokens, _numbers(alone), _shapes(alone))
+        for name, number in (numbers or {}).items():
+            changed[names.index(name)] = _indices([number])
     return _with(alone, changed)
-
-
-def _token_numbers(alone: GivenCase, t: int) -> dict[int, np.ndarray]:
-    """The numbers of the pass of token t, which leave what the whole pass leaves."""
-    names = alone.names
-    head, folded, held, direct = (int(_values(alone, name)[0]) for name in _REPLAY)
-    log = alone.tensors[names.index("log")]
-    size = log.spec.shape[1] if log is not None else 1
-    numbers = (
-        (head + folded) % size if t else head,
-        0 if t else folded,
-        held + max(0, t - direct),
-        int(t < direct),
-    )
-    return {names.index(name): _indices([n]) for name, n in zip(_REPLAY, numbers, strict=True)}

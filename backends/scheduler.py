@@ -16,12 +16,23 @@ from ..graph import Graph, HostTensor, Node, TensorSpec
 from ..graph.errors import BackendError
 from ..graph.memory import MemoryPlan
 from ..graph.passes.expand import expand, expansion
-from .base import Backend, BoundPlan, Index, Plan, Pools, Support, prepare, require_weights
+from .base import (
+    Backend,
+    BoundPlan,
+    Capabilities,
+    Index,
+    Plan,
+    Pools,
+    Support,
+    Weights,
+    prepare,
+    require_weights,
+)
 from .placement import Placement, computes, place, refusals
 from .segments import Copy, Segment, split
 
 
-class SplitWeights:
+class SplitWeights(Weights):
     """Host weights, given to a backend when a plan first needs them there.
 
     A backend gets all that live there, and those that live nowhere, at once: what loads weights
@@ -34,16 +45,20 @@ class SplitWeights:
         progress: Callable[[int], None] | None = None,
         lives_on: Mapping[str, int] | None = None,
     ) -> None:
-        self.backends, self.tensors, self.progress = backends, dict(tensors), progress
+        super().__init__(tensors, progress)
+        self.backends = backends
         homes = lives_on or {}
         self._own = [
             {n for n in self.tensors if homes.get(n, i) == i} for i in range(len(backends))
         ]
-        self._loaded: dict[int, list[tuple[frozenset[str], Any]]] = {}
+        self._loaded: dict[int, list[tuple[frozenset[str], Weights]]] = {}
 
-    def on(self, backend: int, names: frozenset[str]) -> Any:
+    def on(self, backend: int, names: frozenset[str]) -> Weights:
         """At least these weights as a backend loads them, those that there are."""
-        wanted = names & self.tensors.keys()
+        with self._making:
+            return self._on(backend, names & self.tensors.keys())
+
+    def _on(self, backend: int, wanted: frozenset[str]) -> Weights:
         loaded = self._loaded.setdefault(backend, [])
         for there, weights in loaded:
             if wanted <= there:
@@ -51,12 +66,8 @@ class SplitWeights:
         # Some node may have to be elsewhere than its weight; then there is a second set.
         there = frozenset(wanted if loaded else wanted | self._own[backend])
         chosen = {n: self.tensors[n] for n in self.tensors if n in there}
-        loaded.append((there, self.backends[backend].load_weights(chosen, self._report)))
+        loaded.append((there, self.backends[backend].load_weights(chosen, self.moved)))
         return loaded[-1][1]
-
-    def _report(self, nbytes: int) -> None:
-        if self.progress:
-            self.progress(nbytes)
 
 
 class SplitPools(Pools):
@@ -74,6 +85,21 @@ class SplitPools(Pools):
             b.pools({n: s for n, s in specs.items() if self.homes[n] == i})
             for i, b in enumerate(backends)
         ]
+
+    @property
+    def states(self) -> dict[str, Any]:  # type: ignore[override]
+        """What the states' own pools have for them, by name."""
+        return {name: self._of(name).states[name] for name in self.specs}
+
+    @property
+    def fill(self) -> int | None:
+        """The byte that scratch of all parts is full of at each request, None for nothing."""
+        return self.parts[0].fill
+
+    @fill.setter
+    def fill(self, value: int | None) -> None:
+        for part in self.parts:
+            part.fill = value
 
     def add(self, specs: Mapping[str, TensorSpec]) -> None:
         """Memory for further states, where they live."""
@@ -108,6 +134,14 @@ class SplitPools(Pools):
     def load(self, name: str, raw: np.ndarray) -> None:
         """Set all bytes of a state."""
         self._of(name).load(name, raw)
+
+    def scratch(self, size: int, part: str = "arena") -> Any:
+        """Working memory of the first backend: plans of a split use that of their own backend."""
+        return self.parts[0].scratch(size, part)
+
+    def scratch_bytes(self, part: str = "arena") -> np.ndarray:
+        """What that working memory holds now, in host memory."""
+        return self.parts[0].scratch_bytes(part)
 
     def on(self, backend: int, names: Iterable[str]) -> Pools:
         """The pools of a backend, where these states should be. Raises BackendError if not."""
@@ -217,6 +251,16 @@ def _pools_of(pools: Pools, backend: int, part: Plan) -> Pools:
     return pools.on(backend, part.states) if isinstance(pools, SplitPools) else pools
 
 
+def _common(parts: Sequence[Capabilities]) -> Capabilities:
+    """What holds for backends together: a run ends before it returns, whatever the parts do."""
+    return Capabilities(
+        on_host=all(c.on_host for c in parts),
+        threads=next((c.threads for c in parts if c.threads is not None), None),
+        prompt_chunk=min(c.prompt_chunk for c in parts),
+        prompt_exact=all(c.prompt_exact for c in parts),
+    )
+
+
 class SplitBackend(Backend):
     """Several backends as one; earlier ones are preferred.
 
@@ -231,8 +275,7 @@ class SplitBackend(Backend):
             raise BackendError("a graph needs at least one backend to run on, got none")
         self.backends, self.lives_on = list(backends), dict(lives_on or {})
         self.name = ",".join(b.name for b in backends)
-        self.on_host = all(b.on_host for b in backends)
-        self.threads = next((b.threads for b in backends if b.threads is not None), None)
+        self.capabilities = _common([b.capabilities for b in backends])
 
     def supports(self, node: Node) -> Support:
         """Whether any of the backends takes the node, or each of the nodes that it expands to."""

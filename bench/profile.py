@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..backends import Backend
-from ..engine import Model, Session
+from ..engine import Model
 from ..engine.bound_step import Items
 from ..engine.buckets import MAX_TOKENS, token_bucket
+from ..engine.sequences import Sequences
 from ..graph import Graph
 from ..graph.errors import RequestError
 from ..models import ModelFile
@@ -50,31 +51,28 @@ def measure_step(
 
     Raises RequestError also for devices that cannot time their nodes."""
     check_sizes(n_tokens, n_seqs)
-    session = ProfiledSession(model, model.plan_session(context(n_tokens, n_seqs), n_seqs))
+    sequences = Sequences(model, model.plan_session(context(n_tokens, n_seqs), n_seqs))
     ids = token_ids(model.tokenizer.n_vocab or model.n_vocab, n_tokens)
     items = [(seq, ids[seq::n_seqs]) for seq in range(n_seqs)]
-    return session.profile(items, repetitions)
+    return profile(sequences, items, repetitions)
 
 
-class ProfiledSession(Session):
-    """A session that can time the nodes of a pass."""
+def profile(sequences: Sequences, items: Items, repetitions: int) -> StepProfile:
+    """Evaluate items, then run the same pass again and again, timing every node.
 
-    def profile(self, items: Items, repetitions: int) -> StepProfile:
-        """Evaluate items, then run the same pass again and again, timing every node."""
-        self.evaluate(items)
-        total = sum(len(tokens) for _, tokens in items)
-        bound: Any = self._step(total, len(items), len(items), False, "step").bound
-        run = getattr(bound, "profile", None)
-        if run is None:
-            raise RequestError(
-                f"device {self.model.device!r} does not time its nodes; measure on the cpu"
-            )
-        runs = [[ns for _, ns in run(total)] for _ in range(repetitions)]
-        graph = bound.plan.graph
-        timed = [n for n in graph.nodes if not n.is_leaf and not n.op.view]
-        medians = [statistics.median(times) / 1e9 for times in zip(*runs, strict=True)]
-        seconds = {n.id: t for n, t in zip(timed, medians, strict=True)}
-        return StepProfile(graph, self.model.backend, seconds)
+    Raises RequestError for devices that cannot time their nodes."""
+    sequences.evaluate(items)
+    total = sum(len(tokens) for _, tokens in items)
+    bound: Any = sequences.runner.step(total, len(items), len(items)).bound
+    model, run = sequences.model, getattr(bound, "profile", None)
+    if run is None:
+        raise RequestError(f"device {model.device!r} does not time its nodes; measure on the cpu")
+    runs = [[ns for _, ns in run(total)] for _ in range(repetitions)]
+    graph = bound.plan.graph
+    timed = [n for n in graph.nodes if not n.is_leaf and not n.op.view]
+    medians = [statistics.median(times) / 1e9 for times in zip(*runs, strict=True)]
+    seconds = {n.id: t for n, t in zip(timed, medians, strict=True)}
+    return StepProfile(graph, model.backend, seconds)
 
 
 def context(n_tokens: int, n_seqs: int) -> int:

@@ -13,8 +13,7 @@ import numpy as np
 from ..engine import Model, Session
 from ..engine.fold_cost import fold_seconds
 from ..graph.errors import ModelError, RequestError
-from ..speculative import Entry, Speculation, Speculator, Statistics
-from ..speculative.speculator import Verified, check_session
+from ..speculative import Entry, Proposal, Speculation, Speculator, Statistics
 from .spec_synthetic import Coins, SyntheticSpeculation, token_range
 
 NONE = "none"
@@ -76,32 +75,40 @@ class TimedSpeculator(Speculator):
     def restart(self, keep: bool) -> None:
         """Clear the sequence and the counts; unless `keep`, drafters forget all they learnt."""
         self.clear(0)
-        self.statistics = Statistics()
-        self._host_bytes = self.session.host_bytes
+        self.statistics_in_all = Statistics()
         self.rounds = []
         if not keep:
             for drafter in self.drafters:
                 drafter.forget()
-            self._adapt_anew()
+            self.adapt_anew()
 
-    def round(self, entries: Sequence[Entry]) -> list[Verified]:
-        """A round, whose start ends the one before."""
-        stats, now = self.statistics, time.perf_counter()
+    def propose(self, entries: Sequence[Entry], company: int) -> list[Proposal]:
+        """The start of a round, which ends the one before."""
+        stats, now = self.statistics_in_all, time.perf_counter()
         if self.rounds:
             self.rounds[-1].whole_s = now - self.rounds[-1].began
         # Until `finish`, the times hold what they have to be subtracted from.
         this = Round(now, 0, 0, 0.0, stats.draft_s, stats.verify_s, stats.rollback_s)
-        again = self.session.memory.rerun(0)
-        judged = super().round(entries)
-        this.tokens = again + len(judged[0].logits)
-        this.folded = self.session.folded(0)
+        this.tokens = self.sequences.memory.rerun(0)
         self.rounds.append(this)
-        return judged
+        return super().propose(entries, company)
 
-    def finish(self, judged: Verified, tokens: Sequence[int], ended: bool = False) -> None:
+    def note_pass(self, tokens: int, sequences: int, again: bool, seconds: float) -> None:
+        """The pass of the round."""
+        super().note_pass(tokens, sequences, again, seconds)
+        self.rounds[-1].tokens += tokens
+        self.rounds[-1].folded = self.sequences.storage.folded(0)
+
+    def finish(
+        self,
+        proposal: Proposal,
+        tokens: Sequence[int],
+        ended: bool = False,
+        hidden: np.ndarray | None = None,
+    ) -> None:
         """The round's end, for now."""
-        super().finish(judged, tokens, ended)
-        stats, this = self.statistics, self.rounds[-1]
+        super().finish(proposal, tokens, ended, hidden)
+        stats, this = self.statistics_in_all, self.rounds[-1]
         this.draft_s = stats.draft_s - this.draft_s
         this.verify_s = stats.verify_s - this.verify_s
         this.rollback_s = stats.rollback_s - this.rollback_s
@@ -125,7 +132,6 @@ class Runner:
         self.strategy = plan.strategy.name if asked and plan.bytes.recurrent else None
         self.speculator: TimedSpeculator | None = None
         if asked:
-            check_session(self.session, asked)
             self.speculator = TimedSpeculator(self.session, asked)
 
     @property
@@ -154,7 +160,7 @@ class Runner:
         seconds = result.timings["predicted_ms"] / 1e3
         if speculator is None:
             return Run(result.tokens, wall, seconds)
-        return Run(result.tokens, wall, seconds, speculator.statistics, speculator.rounds)
+        return Run(result.tokens, wall, seconds, speculator.statistics_in_all, speculator.rounds)
 
     def fold_table(self, rounds: Sequence[Round]) -> list[tuple[int, float]]:
         """(tokens folded, seconds of it) at a few numbers up to the rounds' greatest, rising; empty

@@ -11,7 +11,10 @@ from typing import Any
 import numpy as np
 
 from ..backends import BoundPlan, Plan
-from ..engine import Model, Session
+from ..backends.delegate import Delegate
+from ..engine import Model
+from ..engine.runner import Runner
+from ..engine.sequences import Sequences
 from ..models.step import StepShape
 from .measure import repeat
 
@@ -51,49 +54,45 @@ def token_ids(n_vocab: int, n: int) -> list[int]:
     return np.random.default_rng(0).integers(0, n_vocab, n).tolist()
 
 
-class TimedPlan(BoundPlan):
+class TimedPlan(Delegate, BoundPlan):
     """A bound plan that keeps the duration of its last run, in seconds."""
 
-    def __init__(self, bound: BoundPlan) -> None:
-        self._bound = bound
-        self.inputs = bound.inputs
+    def __init__(self, inner: BoundPlan) -> None:
+        self.inner = inner
         self.seconds = 0.0
-
-    @property
-    def outputs(self) -> dict[str, np.ndarray]:  # type: ignore[override]
-        """The outputs of the plan inside."""
-        return self._bound.outputs
 
     def run(self, rows: int | None = None) -> None:
         """Run and time it."""
         began = time.perf_counter()
-        self._bound.run(rows)
+        self.inner.run(rows)
         self.seconds = time.perf_counter() - began
 
+    def start(self) -> None:
+        """A run that is over, and timed, when this returns."""
+        self.run()
 
-class TimedSession(Session):
-    """A session whose plans are timed apart from the Python around them."""
 
-    def _bind(self, shape: StepShape, kind: str, program: str) -> TimedPlan:
-        bound = super()._bind(shape, kind, program)
-        if not isinstance(bound, TimedPlan):
-            bound = self._bound[shape, kind, program] = TimedPlan(bound)
-        return bound
+class TimedRunner(Runner):
+    """Runs plans that are timed apart from the Python around them."""
+
+    def bind(self, shape: StepShape, kind: str, program: str) -> TimedPlan:
+        """A plan that keeps its duration."""
+        return TimedPlan(super().bind(shape, kind, program))
 
     @property
     def single(self) -> TimedPlan:
         """The plan of passes of one token."""
-        return self._bind(StepShape(1, 1, 1), "step", "trunk")
+        bound = self.step(1, 1, 1).bound
+        assert isinstance(bound, TimedPlan)
+        return bound
 
 
 class Bench:
     """Measurements over one session."""
 
     def __init__(self, model: Model, n_ctx: int) -> None:
-        self.model, self.session = (
-            model,
-            TimedSession(model, model.plan_session(n_ctx, cache_bytes=0)),
-        )
+        self.model = model
+        self.session = Sequences(model, model.plan_session(n_ctx, cache_bytes=0), TimedRunner)
         self._tokens = token_ids(model.tokenizer.n_vocab or model.n_vocab, n_ctx)
 
     def measure(self, test: Workload, repetitions: int) -> dict[str, Any]:
@@ -126,7 +125,8 @@ class Bench:
 
         def decode() -> None:
             nonlocal token
-            plan = self.session.single
+            assert isinstance(self.session.runner, TimedRunner)
+            plan = self.session.runner.single
             for _ in range(test.n):
                 began = time.perf_counter()
                 token = int(np.argmax(self.session.decode(token)))
@@ -142,7 +142,7 @@ class Bench:
     def weight_bytes(self) -> int:
         """Bytes of weights, as they lie in the file, that evaluating one token reads."""
         shape = StepShape(1, 1, 1)
-        return weight_bytes(self.model.plan(shape, self.session.capacity, "step"))
+        return weight_bytes(self.model.plan(shape, self.session.plan.capacity, "step"))
 
 
 def weight_bytes(plan: Plan) -> int:

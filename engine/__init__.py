@@ -1,8 +1,23 @@
-"""Run-time state: sessions, memory, sampling, generation."""
+"""Run-time state: sessions, memory, sampling, requests, and the engine that steps them."""
 
-from .generate import Generation, Result
+from .engine import Engine, Event
+from .generate import Generation
 from .model import Model, load
+from .request import Request, Result
+from .rows import Pass
 from .sampler import Sampler, SamplerParams
-from .session import Pass, Session
+from .session import Session
 
-__all__ = ["Generation", "Model", "Pass", "Result", "Sampler", "SamplerParams", "Session", "load"]
+__all__ = [
+    "Engine",
+    "Event",
+    "Generation",
+    "Model",
+    "Pass",
+    "Request",
+    "Result",
+    "Sampler",
+    "SamplerParams",
+    "Session",
+    "load",
+]

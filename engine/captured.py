@@ -1,4 +1,4 @@
-"""A session whose passes can be looked into: the rows of every node."""
+"""Looking into the passes of a session: the rows of every node."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from ..backends.kept import BoundKeeping, KeepingPlan
 from ..graph import DType, Value
 from ..graph.verify import state_versions
 from ..models.step import StepShape
+from .bound_step import BoundStep
 from .model import Model
-from .session import Session
+from .runner import Runner
+from .session_memory import SessionMemory
 from .session_plan import SessionPlan
 
 TOKEN_INPUTS = ("tokens", "positions")
@@ -42,35 +44,43 @@ class Captured:
     nodes: dict[Key, NodeRows] = field(default_factory=dict)
 
 
-class CapturingSession(Session):
-    """Evaluates like any session, except for passes that `capture` makes: they run plans in which
+class CapturingRunner(Runner):
+    """Runs passes like any runner, except for those that `capture` makes: they run plans in which
     every value is kept, so no memory is used twice."""
 
-    def __init__(self, model: Model, plan: SessionPlan | None = None) -> None:
-        self._kept: tuple[dict, dict] = {}, {}  # steps and bound plans of captured passes
+    def __init__(self, model: Model, plan: SessionPlan, storage: SessionMemory) -> None:
+        super().__init__(model, plan, storage)
+        self._kept = Runner(model, plan, storage)
+        self._kept.bind = self._bind_kept  # type: ignore[method-assign]
         self._look: Callable[[int], slice] | None = None
         self._found = Captured()
-        super().__init__(model, plan)
 
     def capture(self, run: Callable[[], object], rows: Callable[[int], slice]) -> Captured:
         """What the last pass that run() makes computes. rows: from the number of tokens of a pass
         to those to be looked at."""
-        plain = self._steps, self._bound
-        self._steps, self._bound = self._kept
         self._look, self._found = rows, Captured()
         try:
             run()
         finally:
-            (self._steps, self._bound), self._look = plain, None
+            self._look = None
         return self._found
 
-    def _bind(self, shape: StepShape, kind: str, program: str) -> BoundPlan:
-        key = (shape, kind, program)
-        if self._look is not None and key not in self._bound:
-            plan = self.model.plan(shape, self.capacity, kind, program)
-            kept = KeepingPlan(plan.graph, kind, self.model.backend, self._seen)
-            self._bound[key] = kept.bind(self.model.weights, self.pools)
-        return super()._bind(shape, kind, program)
+    def step(
+        self, total: int, n_items: int, wanted: int, hidden: bool = False, kind: str = "step"
+    ) -> BoundStep:
+        """The step, of the plans that keep their values while capturing."""
+        if self._look is not None:
+            return self._kept.step(total, n_items, wanted, hidden, kind)
+        return super().step(total, n_items, wanted, hidden, kind)
+
+    def fold_step(self) -> BoundStep:
+        """The same for the pass without tokens."""
+        return self._kept.fold_step() if self._look is not None else super().fold_step()
+
+    def _bind_kept(self, shape: StepShape, kind: str, program: str) -> BoundPlan:
+        plan = self.model.plan(shape, self.plan.capacity, kind, program)
+        kept = KeepingPlan(plan.graph, kind, self.model.backend, self._seen)
+        return kept.bind(self.model.weights, self.pools)
 
     def _seen(self, bound: BoundKeeping, rows: int | None) -> None:
         graph = bound.plan.graph

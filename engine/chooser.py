@@ -16,7 +16,7 @@ class Chooser:
     def __init__(
         self, sampler: Sampler, n_vocab: int, constraint: Constraint | None = None
     ) -> None:
-        self.sampler, self.constraint, self._n_vocab = sampler, constraint, n_vocab
+        self.sampler, self.constraint, self.n_vocab = sampler, constraint, n_vocab
 
     def choose(self, logits: np.ndarray, position: int) -> int:
         """The token for `position` from a row of logits, f32 [at least n_vocab]."""
@@ -51,5 +51,5 @@ class Chooser:
         return tokens[: self.constraint.validate(tokens)]
 
     def _legal(self, logits: np.ndarray) -> np.ndarray:
-        row = logits[: self._n_vocab]
+        row = logits[: self.n_vocab]
         return row if self.constraint is None else self.constraint.mask(row)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import statistics
 
 from ..backends import BoundPlan
+from ..graph import OPS
 from ..graph.errors import RequestError
 from .bound_step import Part
 from .memory import Reservation
 from .session import Session
 
-OPS = ("ssm_conv", "gated_delta_net")
 RUNS = 7
 
 
@@ -32,7 +32,7 @@ def fold_seconds(session: Session, n_tokens: int, n_replay: int, runs: int = RUN
             f"a log of {session.capacity.log} tokens cannot hold {n_replay} to fold and those of a "
             f"pass of {n_tokens}; use fewer"
         )
-    step = session._step(n_tokens, 1, n_tokens, False, "step")
+    step = session.sequences.runner.step(n_tokens, 1, n_tokens)
     memory.reserve([Reservation(0, n_tokens, 1)])
     times: dict[int, list[list[int]]] = {n_replay: [], 0: []}
     try:
@@ -54,7 +54,8 @@ def fold_seconds(session: Session, n_tokens: int, n_replay: int, runs: int = RUN
 
 def _recurrent_times(bound: BoundPlan, n_tokens: int) -> list[int]:
     """Nanoseconds of each recurrent node of a run."""
-    found = [ns for label, ns in bound.profile(n_tokens) if label.split(" ")[0] in OPS]
+    recurrent = {name for name, op in OPS.items() if op.recurrent}
+    found = [ns for label, ns in bound.profile(n_tokens) if label.split(" ")[0] in recurrent]
     if not found:
         raise RequestError("this device does not time its nodes; measure folding on the cpu")
     return found

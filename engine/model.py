@@ -5,26 +5,36 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ..backends import Plan
 from ..backends.debug import watched
 from ..graph import Graph
+from ..graph.errors import RequestError
 from ..models import ModelFile, load_file
 from ..models.step import DRAFT_HEAD, Capacity, StepShape
 from ..models.tokenizer import Tokenizer
+from .batch import run_batch, spread
 from .constraints import Constraint, compile_constraint
 from .constraints.kinds import Source
-from .decoding import open_decoding
-from .generate import Generation, Options
+from .drafting import Drafting, Opener
+from .engine import Engine, Speculative
+from .generate import Generation
 from .offload import Offload, open_for
-from .sampler import SamplerParams
+from .request import Result
+from .sampler import Sampling
 from .session import Session
 from .session_plan import SessionOptions, SessionPlan, plan_session
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 SAMPLE = 256  # bytes of each end of a tensor that go into the fingerprint
+# Compiled plans that are kept for sessions to come; those in use are kept by their sessions.
+SPARE_PLANS = 64
 Progress = Callable[[int, int], None]
 
 
@@ -37,11 +47,13 @@ class Model:
         device: str = "auto",
         threads: int | None = None,
         offload: Offload | None = None,
+        drafters: Callable[[str], Opener] | None = None,
     ) -> None:
-        self.source = source
+        """drafters: makes what `speculative=` asks for by name."""
+        self.source, self._drafters = source, drafters
         self.backend = watched(open_for(source, device, threads, offload or Offload()))
         self.weights: Any = self.backend.load_weights(source.weights)
-        self._plans: dict[tuple[StepShape, Capacity, str, str], Plan] = {}
+        self._plans: OrderedDict[tuple[StepShape, Capacity, str, str], Plan] = OrderedDict()
         self._lock = threading.Lock()
 
     @property
@@ -91,6 +103,9 @@ class Model:
             if key not in self._plans:
                 graph = self._build(shape, capacity, program)
                 self._plans[key] = self.backend.compile(graph, kind)
+                if len(self._plans) > SPARE_PLANS:
+                    self._plans.popitem(last=False)
+            self._plans.move_to_end(key)
             return self._plans[key]
 
     def _build(self, shape: StepShape, capacity: Capacity, program: str) -> Graph:
@@ -125,36 +140,123 @@ class Model:
         in the text are recognised."""
         return self.tokenizer.encode(text, add_special=True, parse_special=True)
 
+    def opener(self, asked: Speculative) -> Opener | Drafting | None:
+        """What `speculative=` asks for: names of drafters ("mtp", "ngram-mod,mtp"), or a
+        Speculation or Speculator of riverrun.speculative. Raises RequestError for others."""
+        if asked is None or isinstance(asked, (Opener, Drafting)):
+            return asked
+        if not isinstance(asked, str):
+            raise RequestError(
+                f"speculative should be drafters' names or a Speculation, got {asked!r}"
+            )
+        if self._drafters is None:
+            raise RequestError(
+                f"drafters by name ({asked!r}) need a model from riverrun.load; give a Speculation"
+            )
+        return self._drafters(asked)
+
     def generate(
         self,
         prompt: str | Sequence[int],
         max_tokens: int = -1,
         *,
         stop: str | Sequence[str] = (),
+        stop_token_ids: Sequence[int] = (),
         ignore_eos: bool = False,
         session: Session | None = None,
         n_ctx: int | None = None,
         cache_prompt: bool = False,
-        speculative: Any = None,
+        speculative: Speculative = None,
         constraint: Constraint | None = None,
-        **sampling: Any,
+        **sampling: Unpack[Sampling],
     ) -> Generation:
         """Continue a prompt (text or token ids), lazily: iterate for pieces of text, then read
         `.result`.
 
-        max_tokens: -1 runs to the end token or the context's end. stop: texts that end it.
-        session: a session to continue in, else a fresh one of n_ctx tokens. cache_prompt: the
-        prompt is the whole text, and the session keeps the part that it already holds.
-        speculative: drafters by name ("mtp", "ngram-mod,mtp"), or a Speculation or Speculator of
-        riverrun.speculative. constraint: what the text must conform to (engine/constraints).
-        sampling: the fields of SamplerParams (temperature, top_k, top_p, min_p, seed, ...).
-        Raises RequestError for values out of range and prompts that do not fit."""
-        stops = (stop,) if isinstance(stop, str) else tuple(stop)
-        options = Options(max_tokens, stops, ignore_eos, cache_prompt)
-        tokens = self.tokenize(prompt) if isinstance(prompt, str) else [int(t) for t in prompt]
-        params = SamplerParams(**sampling)
-        decoding = open_decoding(self, session, n_ctx, speculative)
-        return Generation(self, decoding, tokens, params, options, constraint)
+        max_tokens: -1 runs to the end token or the context's end. stop: texts that end it;
+        stop_token_ids: tokens that do. session: a session to continue in, which then holds prompt
+        and generated tokens; else a fresh one of n_ctx tokens. cache_prompt: the prompt is the
+        whole text, and the session keeps the part that it already holds. speculative: drafters by
+        name ("mtp", "ngram-mod,mtp"), or a Speculation or Speculator of riverrun.speculative.
+        constraint: what the text must conform to (engine/constraints). sampling: the fields of
+        SamplerParams (temperature, top_k, top_p, min_p, seed, ...).
+        Raises RequestError for values out of range and prompts that do not fit, SessionBusy for a
+        session that is in use."""
+        asked = self.opener(speculative)
+        engine = Engine(
+            self, n_ctx=n_ctx, spec=asked, session=self._session_for(session, n_ctx, asked)
+        )
+        try:
+            request = engine.submit(
+                prompt,
+                max_tokens,
+                stop=stop,
+                stop_token_ids=stop_token_ids,
+                ignore_eos=ignore_eos,
+                cache_prompt=cache_prompt,
+                constraint=constraint,
+                **sampling,
+            )
+        except BaseException:
+            engine.close()
+            raise
+        return Generation(engine, request)
+
+    @overload
+    def generate_batch(
+        self, prompts: Sequence[Any], *, as_completed: Literal[False] = False, **options: Any
+    ) -> list[Result]: ...
+    @overload
+    def generate_batch(
+        self, prompts: Sequence[Any], *, as_completed: Literal[True], **options: Any
+    ) -> Iterator[tuple[int, Result]]: ...
+
+    def generate_batch(
+        self,
+        prompts: Sequence[Any],
+        *,
+        as_completed: bool = False,
+        n_seqs: int | None = None,
+        n_ctx: int | None = None,
+        **options: Any,
+    ) -> list[Result] | Iterator[tuple[int, Result]]:
+        """Continue several prompts (texts or lists of ids) at once; their results in the prompts'
+        order or, as_completed, (index, result) as they end.
+
+        n_seqs: how many run at a time, by default all, up to 16; n_ctx: tokens of the longest, by
+        default what the longest prompt and its max_tokens need. options: those of `generate`; a
+        list gives each prompt its own. A prompt that fails has finish_reason "error"; the others
+        go on. Raises RequestError for options out of range."""
+        each = spread(prompts, options)
+        if not each:
+            return iter(()) if as_completed else []
+        found = run_batch(self, prompts, each, n_seqs, n_ctx)
+        if as_completed:
+            return found
+        results = dict(found)
+        return [results[i] for i in range(len(prompts))]
+
+    def _session_for(
+        self, session: Session | None, n_ctx: int | None, asked: Opener | Drafting | None
+    ) -> Session | None:
+        """The session that a generation is to use, None for one of its own."""
+        drafting: Any = None if isinstance(asked, Opener) else asked
+        if drafting is not None:
+            if session is not None and session is not drafting.session:
+                raise RequestError("this Speculator belongs to another session; make one for this")
+            session = drafting.session
+        if session is None:
+            return None
+        if not isinstance(session, Session):
+            raise RequestError(f"session should be one of model.session(), got {session!r}")
+        if session.model is not self:
+            raise RequestError(
+                f"the session is one of another model ({session.model.name}, this is {self.name}); "
+                "make one with this model's `session`"
+            )
+        if n_ctx is not None:
+            raise RequestError("n_ctx is for a session of its own; the given session has its size")
+        return session
 
 
 def load(
@@ -164,15 +266,14 @@ def load(
     progress: Progress | None = None,
     draft_head: int = 0,
     offload: Offload | None = None,
+    drafters: Callable[[str], Opener] | None = None,
+    load: str = "map",
 ) -> Model:
-    """Load a GGUF model onto a device: "auto", "cpu", "cuda", "cuda:1", "reference", or several
-    with commas between; cards split it by layers.
+    """Load a GGUF model onto a device; the arguments are those of `riverrun.load`, which also gives
+    drafters: what `speculative=` asks for by name.
 
-    threads: for the CPU, by default what affinity and the cgroup quota allow. progress is called
-    with (bytes done, bytes in all). draft_head: offer the first so many tokens of the vocabulary as
-    a smaller head for drafts (Speculation.draft_head). offload: how many layers go to the cards.
     Raises ModelError or BackendError."""
-    model = Model(load_file(path, draft_head), device, threads, offload)
+    model = Model(load_file(path, draft_head, load), device, threads, offload, drafters)
     _warm(model, progress)
     return model
 

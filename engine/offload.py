@@ -6,11 +6,13 @@ in proportion to what each has free."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..backends import Backend, SplitBackend, devices, free_bytes, is_card, open_backend
+from ..backends import Backend, SplitBackend, free_bytes, is_card, open_backend
 from ..backends.debug import unwatched
+from ..backends.registry import names_of
 from ..graph import TensorSpec
 from ..graph.errors import BackendError, RequestError
 from ..models import ModelFile
@@ -34,27 +36,32 @@ class Offload:
     reserve: int = 512 << 20
 
     def __post_init__(self) -> None:
-        asked = self.gpu_layers
-        if asked is not None and asked != AUTO and (not isinstance(asked, int) or asked < 0):
-            raise RequestError(f"gpu_layers should be 0 or more, or 'auto', got {asked!r}")
+        if self.gpu_layers is not None and self.gpu_layers != AUTO:
+            _require("gpu_layers", self.gpu_layers, 0, ", or 'auto'")
+        if self.n_ctx is not None:
+            _require("n_ctx", self.n_ctx, 1)
+        _require("n_rs_seq", self.n_rs_seq, 0)
+        _require("reserve", self.reserve, 0)
+
+
+def _require(name: str, value: object, least: int, also: str = "") -> None:
+    """Raise RequestError unless value is a whole number from least on."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise RequestError(f"{name} should be {least} or more{also}, got {value!r}")
 
 
 def open_for(source: ModelFile, device: str, threads: int | None, asked: Offload) -> Backend:
     """The backend for a model on a device, or split over several by layers.
 
-    Raises BackendError for layers that should go to cards where the device names none."""
-    names = [part.strip() for part in device.split(",")]
-    if "auto" in names:
-        names[names.index("auto")] = devices()[0].name
+    Where the device names no card, as many layers as fit (gpu_layers="auto") are none, with a
+    warning. Raises BackendError for a number of layers that should go to cards there, and for
+    devices that are unknown or cannot be used; RequestError for a device that is no text."""
+    names = names_of(device)
     cards = [name for name in names if is_card(name)]
     if asked.gpu_layers is None and len(cards) < 2:
-        return open_backend(device, threads)
+        return open_backend(",".join(names), threads)
     if not cards:
-        open_backend(device, threads)  # a name that is none comes first
-        raise BackendError(
-            f"gpu_layers (--gpu-layers) puts layers on cards, and device {device!r} has none; "
-            "`riverrun devices` lists what there is"
-        )
+        return _without_cards(",".join(names), threads, asked)
     others = [name for name in names if not is_card(name)]
     layers = Layers(source.specs, state_bytes(source, asked), len(cards))
     counts = layers.counts([free_bytes(card) for card in cards], asked)
@@ -66,6 +73,22 @@ def open_for(source: ModelFile, device: str, threads: int | None, asked: Offload
         others = others or ["cpu"]
     parts = [unwatched(open_backend(name, threads)) for name in [*cards, *others]]
     return SplitBackend(parts, layers.homes(counts))
+
+
+def _without_cards(device: str, threads: int | None, asked: Offload) -> Backend:
+    """The backend of a device that names no card, where none of the layers has to be on one."""
+    backend = open_backend(device, threads)
+    if asked.gpu_layers == AUTO:
+        warnings.warn(
+            f"gpu_layers (--gpu-layers) auto: device {device!r} has no card, 0 layers are on one",
+            stacklevel=3,
+        )
+    elif asked.gpu_layers:
+        raise BackendError(
+            f"gpu_layers (--gpu-layers) puts layers on cards, and device {device!r} has none; "
+            "`riverrun devices` lists what there is"
+        )
+    return backend
 
 
 class Layers:

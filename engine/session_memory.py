@@ -30,11 +30,12 @@ class SessionMemory:
     """What a plan asks for. caches: pages of all layers or, where some have a window, of those
     without and those with one; recurrent: None for models that only attend.
 
-    grid: prompts continued at multiples of it give what cold ones give, so states are kept only
-    there; None where they do so from any position on."""
+    grid: a prompt that is continued gives what a cold one gives from multiples of it on, so states
+    are kept only there; None for any position."""
 
-    def __init__(self, plan: SessionPlan, backend: Backend, grid: int | None = None) -> None:
-        self.plan, self.grid = plan, grid
+    def __init__(self, plan: SessionPlan, backend: Backend) -> None:
+        able = backend.capabilities
+        self.plan, self.grid = plan, None if able.prompt_exact else able.prompt_chunk
         self.pools = _allocate(plan, backend)
         _check_size(plan, self.pools.nbytes)
         self.caches = self._caches()
@@ -57,6 +58,31 @@ class SessionMemory:
         keep a state there: where a prompt that only ends differently would not reach it else."""
         reach = self.memory.reach
         return self.remembers and self.grid is None and reach is not None and reach < back
+
+    @property
+    def reruns(self) -> bool:
+        """Whether committed tokens run again after a rejection."""
+        return self.recurrent is not None and self.recurrent.reruns
+
+    @property
+    def forgets_last(self) -> bool:
+        """Whether the last committed token can be forgotten without running others again."""
+        r = self.recurrent
+        return r is None or (r.window >= 1 and not r.reruns)
+
+    @property
+    def host_bytes(self) -> int:
+        """Bytes that rollback has copied between state and host memory so far."""
+        return self.recurrent.host_bytes if self.recurrent else 0
+
+    @property
+    def copy_s(self) -> float:
+        """Seconds that rollback's copies of states have taken so far."""
+        return self.recurrent.copy_s if self.recurrent else 0.0
+
+    def folded(self, seq: int = 0) -> int:
+        """Tokens of earlier passes that the last pass brought into the recurrent state."""
+        return self.recurrent.folded(seq) if self.recurrent else 0
 
     def remember(self, seq: int, end: int | None = None) -> None:
         """Keep what it takes to come back to now, so that a later prompt may go on from here.
@@ -111,9 +137,9 @@ class SessionMemory:
         """A settled sequence as bytes."""
         return pack(model, self._kinds(), tokens, self.memory.save(seq))
 
-    def restore(self, model: str, seq: int, data: bytes, n_vocab: int) -> list[int]:
+    def restore(self, model: str, seq: int, data: bytes) -> list[int]:
         """A saved sequence into an empty one; its tokens."""
-        tokens, arrays = unpack(data, model, self._kinds(), n_vocab)
+        tokens, arrays = unpack(data, model, self._kinds(), self.plan.n_vocab)
         self.memory.restore(seq, len(tokens), arrays)
         return tokens
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from ..graph import TensorSpec
 from ..graph.dtype import DType, dtype
-from ..graph.errors import DTypeError, RequestError, Unsupported
+from ..graph.errors import DTypeError, Unsupported
+from ..graph.fields import check_fields, integer, limited, one_of, option
 from ..models.step import PAGE, Capacity, StepShape
 from .buckets import MAX_TOKENS
-from .memory import RecurrentMemory, check_rollback, strategies
+from .memory import ROLLBACKS, RecurrentMemory, check_rollback, strategies
 from .memory.pages import window_pages
 
 if TYPE_CHECKING:
@@ -25,14 +25,11 @@ LOGS = ("conv_log.", "ssm_log.")
 # Host memory for states along prompts unless asked for: this or, if more, room for so many of each
 # sequence, so that one before the prompt's end is always among them.
 KEPT_BYTES, KEPT_STATES = 256 << 20, 2
-# What SessionOptions may ask for; a session's own sizes are checked against memory as well.
-RANGES = {
-    "n_ctx": (1, 1 << 24),
-    "n_seqs": (1, 1024),
-    "n_rs_seq": (0, 4096),
-    "cache_bytes": (0, 1 << 46),
-    "budget": (0, 1 << 46),
-}
+# The most that a caller may ask for; memory for less may be missing, and its bytes fit 64 bits.
+MOST_CONTEXT = 1 << 24
+MOST_SEQUENCES = 1 << 16
+MOST_ROLLBACK = 1 << 16
+MOST_BYTES = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -46,25 +43,56 @@ class SessionOptions:
     none, None for 256 MiB or, if more, two states of each sequence; budget: bytes that
     rollback=auto may spend, a quarter of it on replay's log."""
 
-    n_ctx: int | None = None
-    n_seqs: int = 1
-    cache_type_k: str = "f16"
-    cache_type_v: str = "f16"
-    rollback: str = "auto"
-    n_rs_seq: int = 0
+    n_ctx: int | None = option(
+        None,
+        "-c",
+        "--ctx-size",
+        metavar="CTX",
+        help="Context size in tokens.",
+        shown="the model's own, up to 4096",
+        check=integer(1, MOST_CONTEXT, "1 or more tokens"),
+    )
+    n_seqs: int = limited(1, integer(1, MOST_SEQUENCES))
+    cache_type_k: str = option(
+        "f16",
+        "--cache-type-k",
+        metavar="T",
+        help="Element type of cached keys.",
+        check=one_of(CACHE_TYPES),
+    )
+    cache_type_v: str = option(
+        "f16",
+        "--cache-type-v",
+        metavar="T",
+        help="Element type of cached values.",
+        check=one_of(CACHE_TYPES),
+    )
+    rollback: str = option(
+        "auto",
+        "--rollback",
+        metavar="KIND",
+        help=f"How recurrent state forgets drafts: {', '.join(ROLLBACKS[:-1])}.",
+        check=one_of(ROLLBACKS),
+    )
+    n_rs_seq: int = option(
+        0,
+        "--n-rs-seq",
+        metavar="N",
+        help="Most tokens that recurrent state can forget.",
+        absent=None,
+        shown="the longest draft",
+        check=integer(0, MOST_ROLLBACK),
+    )
     program: str = "trunk"
     draft_head: bool = False
-    cache_bytes: int | None = None
-    budget: int = 1 << 30
+    cache_bytes: int | None = limited(None, integer(0, MOST_BYTES))
+    budget: int = limited(1 << 30, integer(0, MOST_BYTES))
 
     def __post_init__(self) -> None:
-        for name, (low, high) in RANGES.items():
-            value = getattr(self, name)
-            if value is not None or name not in ("n_ctx", "cache_bytes"):
-                object.__setattr__(self, name, _whole(name, value, low, high))
         check_rollback(self.rollback)
         for name in ("cache_type_k", "cache_type_v"):
             _cache_type(name, getattr(self, name))
+        check_fields(self)
 
 
 @dataclass(frozen=True)
@@ -90,6 +118,7 @@ class SessionPlan:
 
     options: SessionOptions
     n_ctx: int
+    n_vocab: int
     capacity: Capacity
     strategy: type[RecurrentMemory]
     states: Mapping[str, TensorSpec]
@@ -145,7 +174,9 @@ def plan_session(model: Model, options: SessionOptions) -> SessionPlan:
         if not any(name.startswith(RECURRENT) for name in states):
             sized, strategy = capacity, RecurrentMemory
         sizes = _bytes(states, options, strategy, windows, n_ctx)
-        found[strategy] = SessionPlan(options, n_ctx, sized, strategy, states, windows, sizes)
+        found[strategy] = SessionPlan(
+            options, n_ctx, model.n_vocab, sized, strategy, states, windows, sizes
+        )
         if strategy is RecurrentMemory or affordable(strategy, sizes, options.budget):
             break
     if not found:
@@ -225,10 +256,10 @@ def mib(n: int) -> str:
 
 
 def check_context(n_ctx: int | None, n_ctx_train: int) -> int:
-    """The context to use: asked for, or the model's own up to 4096. Raises RequestError."""
+    """The context to use: asked for, or the model's own up to 4096. Warns of one longer
+    than the model was trained for."""
     if n_ctx is None:
         return max(1, min(n_ctx_train or 4096, 4096))
-    n_ctx = _whole("n_ctx", n_ctx, *RANGES["n_ctx"])
     if 0 < n_ctx_train < n_ctx:
         warnings.warn(
             f"a context of {n_ctx} tokens is longer than the {n_ctx_train} that the model was "
@@ -237,19 +268,6 @@ def check_context(n_ctx: int | None, n_ctx_train: int) -> int:
             stacklevel=2,
         )
     return n_ctx
-
-
-def _whole(name: str, value: object, low: int, high: int) -> int:
-    """A whole number in this range. Raises RequestError for others, and for True and False."""
-    try:
-        found = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        found = None
-    if found is None or not low <= found <= high:
-        shown = repr(value)
-        shown = shown if len(shown) <= 40 else shown[:40] + "..."
-        raise RequestError(f"{name} should be a whole number from {low} to {high}, got {shown}")
-    return found
 
 
 def _cache_type(argument: str, name: str) -> DType:

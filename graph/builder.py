@@ -16,6 +16,7 @@ from .leaves import Constant, Input, Leaf, State, leaf_spec
 from .node import Node, Value
 from .op import OPS, Op, make_op
 from .opmethods import OpMethods
+from .signatures import documented
 from .spec import TensorSpec
 
 _OWN = os.path.dirname(__file__) + os.sep
@@ -107,10 +108,15 @@ class Graph(OpMethods):
             return self._call(OPS[op_name], args, name, rest)
 
         op_name = name
-        return call
+        return documented(call, OPS[op_name])
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *OPS})
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(n.name for n in self.nodes if n.op.name == "input")
+        outputs = ", ".join(self.outputs)
+        return f"<Graph {self.name!r}: {len(self.nodes)} nodes, ({inputs}) -> ({outputs})>"
 
     def __str__(self) -> str:
         from .text import to_text

@@ -111,6 +111,11 @@ class BoundCase:
     inputs: tuple[Declared | None, ...]
     tags: tuple[str, ...]
 
+    @property
+    def names(self) -> list[str]:
+        """The name of each input; a variadic one gives its name to several."""
+        return self.op.input_names(len(self.inputs))
+
     def draw(self) -> list[HostTensor | None]:
         """Fresh inputs; the same id gives the same values."""
         rng = np.random.default_rng(zlib.crc32(self.id.encode()))

@@ -12,7 +12,8 @@
     |  |- GgufError                  the container itself is damaged or unsafe
     |  `- TokenizerError             vocabulary or pre-tokenizer data is wrong or unknown
     |- RequestError (ValueError)     a caller's argument: prompt too long, bad sampler value
-    `- SessionBusy (RuntimeError)    a session used by two threads at once
+    |- SequenceLost (RuntimeError)   a sequence that an exception left in pieces; clear it
+    `- SessionBusy (RuntimeError)    a session used by two callers at once
 
 A message names the op or file, what was expected, what came, and the remedy where one is known.
 """
@@ -68,5 +69,9 @@ class RequestError(RiverrunError, ValueError):
     """A caller's argument is out of range."""
 
 
+class SequenceLost(RiverrunError, RuntimeError):
+    """An exception in the middle of a call left a sequence in pieces; `clear` empties it."""
+
+
 class SessionBusy(RiverrunError, RuntimeError):
-    """A session was entered by a second thread."""
+    """A session was entered by a second caller."""

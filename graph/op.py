@@ -9,7 +9,7 @@ import dataclasses
 import importlib
 import numbers
 import pkgutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -43,7 +43,21 @@ class Op:
     inplace: output -> input; the planner may give both the same memory when the input dies there.
     constants: inputs that are weights in practice; backends may repack them.
     view: the output is the input's memory under another shape; `view_offset` tells where.
-    rowwise: row i of axis 0 of every output depends on row i of the inputs of that extent only."""
+    tolerance: the largest NMSE of an output against the reference, with the reason beside it; None
+    for the default of backends/tolerance.py. block_tolerance: where an input is of a block type.
+    recurrent: it keeps a state from token to token and has the replay form of ops/replay.py.
+
+    Every op but a view says which rows of a pass belong together; `test-ops --rows` checks it:
+
+    rowwise: row i of axis 0 of every output depends on row i of the inputs of that extent only.
+    broadcasts: inputs that broadcast to the first by numpy's rules, so that their axis 0 is its
+    axis 0 only where they have its rank.
+    per_token: the inputs with a row for each token, [N, ...], of an op that takes seq_offsets or
+    writes rows to a state. Outputs that are no states have such rows, too.
+    per_sequence: inputs and outputs with a row for each sequence, [B, ...], beside seq_offsets. The
+    rows of states are those that an input state_rows, one of these, gives.
+    by_place: inputs per token whose values follow from a token's place in its sequence.
+    no_rows: why rows of a pass say nothing about the op."""
 
     name: ClassVar[str]
     inputs: ClassVar[tuple[str, ...]]
@@ -52,7 +66,15 @@ class Op:
     inplace: ClassVar[dict[str, str]] = {}
     constants: ClassVar[tuple[str, ...]] = ()
     view: ClassVar[bool] = False
+    tolerance: ClassVar[float | None] = None
+    block_tolerance: ClassVar[float | None] = None
+    recurrent: ClassVar[bool] = False
     rowwise: ClassVar[bool] = False
+    broadcasts: ClassVar[tuple[str, ...]] = ()
+    per_token: ClassVar[tuple[str, ...]] = ()
+    per_sequence: ClassVar[tuple[str, ...]] = ()
+    by_place: ClassVar[tuple[str, ...]] = ()
+    no_rows: ClassVar[str] = ""
 
     def infer(self, *inputs: Any) -> Specs:
         """Output specs from input specs (None for an absent optional); validates everything."""
@@ -82,6 +104,48 @@ class Op:
         """Bytes from the start of x to the start of the output, for view ops."""
         return 0
 
+    def row_inputs(self, *inputs: TensorSpec | None) -> tuple[int, ...]:
+        """Places of the inputs that have a row for each row of the outputs, given all input specs.
+
+        Those named in per_token; of a row-wise op all with the extent of the outputs along axis 0,
+        constants aside, and none where the first input has one axis only: that is a single row."""
+        names, first = self.input_names(len(inputs)), inputs[0]
+        given = [(i, names[i], spec) for i, spec in enumerate(inputs) if spec is not None]
+        if not self.rowwise:
+            return tuple(i for i, name, _ in given if name in self.per_token)
+        if first is None or first.rank < 2:
+            return ()
+        outs = self.infer(*inputs)
+        extent = (outs[0] if isinstance(outs, tuple) else outs).shape[:1]
+        return tuple(
+            i
+            for i, name, spec in given
+            if spec.shape[:1] == extent
+            and name not in self.constants
+            and (name not in self.broadcasts or spec.rank == first.rank)
+        )
+
+    def split(
+        self,
+        t: int,
+        tokens: int,
+        numbers: Mapping[str, int],
+        shapes: Mapping[str, tuple[int, ...]],
+        /,
+    ) -> Mapping[str, int] | None:
+        """What the pass of token t alone takes for the numbers of its sequence, so that passes of
+        tokens 0, 1, .. tokens - 1 one by one leave what one pass of all leaves.
+
+        numbers: those of the one pass, by name: the inputs per sequence with one i32 each, of which
+        the result holds the ones that change; shapes: of the inputs that are given. None for an op
+        that needs all tokens of a sequence in one pass."""
+        return {}
+
+    def unrelated(self, tokens: int) -> Mapping[str, int]:
+        """The numbers per sequence that a sequence of that many tokens has, in a batch whose other
+        sequences may have any; others are valid for all sequences alike."""
+        return {}
+
     @staticmethod
     def cases() -> Iterable[Any]:
         """Small, odd, edge and perf cases (graph.case.Case)."""
@@ -91,6 +155,13 @@ class Op:
     def output_names(cls, count: int | None = None) -> tuple[str, ...]:
         """Names of the first `count` outputs, of all by default: what a node with `count` has."""
         return tuple(name.rstrip("?") for name in cls.outputs[:count])
+
+    @classmethod
+    def input_names(cls, count: int | None = None) -> list[str]:
+        """The name of each of `count` inputs, of all by default; several where one is variadic."""
+        names = [name.strip("?*") for name in cls.inputs]
+        last = len(names) - 1
+        return [names[min(i, last)] for i in range(len(names) if count is None else count)]
 
     def attributes(self) -> dict[str, Any]:
         """Attribute values by name, in declaration order."""

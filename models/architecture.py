@@ -84,13 +84,27 @@ class Architecture(ABC):
         weights: dict[str, TensorSpec],
         n_vocab: int,
     ) -> Graph:
-        """The graph of one step per sequence that takes its tokens from the pass before and picks
-        the next ones itself, of the first n_vocab; outputs as of StepGraph.pick."""
+        """The graph of one step of N sequences that reads each one's token from the state
+        NEXT_TOKEN and picks its next one itself, of the first n_vocab. shape: a token of each
+        sequence, and logits of every row.
+
+        Inputs in place of build's "tokens": token_slots i32[N], the row of NEXT_TOKEN where a row's
+        token is read, and next_slots i32[N], the row that its pick is written to, < 0 for none (as
+        for padding rows, which may read any token). With several candidates those of op `sample`:
+        top_k i32[N], temperature, top_p and min_p f64[N], seed i32[N, 2], and draw_position i32[N],
+        the position that a row's pick will have.
+        Outputs "token" i32 [N, 1], the picks, and "largest" f32 [N, K], the K = shape.candidates
+        largest logits of each row (all, where n_vocab is less), descending, or first NaN.
+
+        Raises GraphError for a `finish` that does not give its logits to StepGraph."""
         name = f"{self.name} ahead b={shape.n_seqs} k={shape.candidates}"
-        s = StepGraph(name, shape, capacity, weights, ahead=True)
-        x = self.trunk(s, self.embed(s))
-        h = s.g.rms_norm(x, s.w("output_norm.weight"), eps=self.hp.eps, name="output_norm")
-        s.pick(self.head(s, h), n_vocab)
+        s = StepGraph(name, shape, capacity, weights, picks=n_vocab)
+        self.finish(s, self.trunk(s, self.embed(s)), "output_norm.weight", self.head)
+        if "token" not in s.g.outputs:
+            raise GraphError(
+                f"architecture {self.name!r}: `finish` should give its logits to "
+                f"StepGraph.output_logits, got outputs {sorted(s.g.outputs)}"
+            )
         return s.g
 
     def finish(
@@ -98,7 +112,9 @@ class Architecture(ABC):
     ) -> None:
         """Outputs of the residual stream x [N, n_embd]: hidden rows if asked, logits where wanted.
 
-        norm: the final norm's weight; head: rows after it to logits."""
+        How every program ends: one that ends otherwise gives its logits to
+        StepGraph.output_logits, too. norm: the final norm's weight; head: rows after it to
+        logits."""
         g, rows = s.g, s.inputs.out_rows
         if rows is not None and not s.shape.hidden:
             x, rows = g.get_rows(x, rows, name="out_rows"), None
@@ -106,7 +122,7 @@ class Architecture(ABC):
         if s.shape.hidden:
             g.output("hidden", h)
         if s.shape.n_out:
-            g.output("logits", head(s, h if rows is None else g.get_rows(h, rows, name="out_rows")))
+            s.output_logits(head(s, h if rows is None else g.get_rows(h, rows, name="out_rows")))
 
     def windows(self) -> dict[int, int]:
         """The layers whose attention sees only the last tokens, and how many."""

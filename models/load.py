@@ -17,7 +17,8 @@ from .tokenizer import Tokenizer, load_tokenizer
 
 @dataclass(frozen=True)
 class ModelFile:
-    """A model as it lies in its file; weights are views onto the mapped file."""
+    """A model as it lies in its file; weights are views onto the mapped file, or onto its copy in
+    memory."""
 
     path: Path
     file: GgufFile
@@ -35,14 +36,19 @@ class ModelFile:
         """Bytes of all weights."""
         return sum(t.spec.nbytes for t in self.weights.values())
 
+    def check_unchanged(self) -> None:
+        """Raise ModelError where the mapped file was written to or cut since it was loaded."""
+        self.file.check_unchanged()
 
-def load_file(path: str | os.PathLike[str], draft_head: int = 0) -> ModelFile:
+
+def load_file(path: str | os.PathLike[str], draft_head: int = 0, load: str = "map") -> ModelFile:
     """Open and check a model file. draft_head: how many of the first rows of the head to offer as
-    the draft head; the first ids of a BPE vocabulary are its most frequent tokens.
+    the draft head; the first ids of a BPE vocabulary are its most frequent tokens. load: "map"
+    reads weights from the file as they are used, "read" copies it into memory.
 
     Raises GgufError for a damaged container, TokenizerError for a bad vocabulary, ModelError for
     anything else that keeps the model from running."""
-    file = open_gguf(path)
+    file = open_gguf(path, load)
     cls = find_architecture(file)
     tokenizer = load_tokenizer(file.metadata, str(file.path))
     arch = cls(file, _vocabulary_size(file, tokenizer))

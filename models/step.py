@@ -10,16 +10,23 @@ from ..graph.dtype import f16, f64, i32
 from ..graph.errors import GraphError
 
 PAGE = 256  # positions in a page of attention memory
-NEXT_TOKEN = "next_token"  # the state of programs whose passes pick their own tokens
+# The state of programs whose passes pick their own tokens, f32 [Capacity.rows, 1]: each sequence's
+# newest token. Ids up to 2^24 are exact.
+NEXT_TOKEN = "next_token"
+# Of how many of the largest logits such passes draw: the default top_k is 40, Gemma's authors
+# recommend 64, and 64 of every 1024 logits are few enough that a card sorts a vocabulary of up to
+# 2^18 tokens in three launches. For requests that ask for more the host chooses.
+CANDIDATES = 64
 DRAFT_HEAD = "draft_head.weight"  # the first rows of the head, where a model was loaded with them
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """The session's memory: attention pages, pages of the longest sequence, recurrent rows.
+    """The session's memory: attention pages, pages of the longest sequence, rows.
 
-    window_pages: pages of the layers whose attention has a window, where they have their own;
-    planes: states kept for each recurrent row, 0 for one alone; log: entries of its replay log."""
+    rows: of recurrent states and of NEXT_TOKEN, no fewer than sequences; window_pages: pages of the
+    layers whose attention has a window, where they have their own; planes: states kept for each
+    recurrent row, 0 for one alone; log: entries of its replay log."""
 
     n_pages: int
     pages_per_seq: int
@@ -37,7 +44,8 @@ class StepShape:
 
     n_out == n_tokens means every row, in order; 0 asks for no logits. hidden: also give the rows
     of all tokens after the final norm. head: logits of the draft head's tokens only. candidates:
-    in programs that pick their tokens, of how many of the largest logits; 1 takes the first."""
+    in programs that pick their tokens, of how many of the largest logits: CANDIDATES, or 1, which
+    takes the first one and is cheaper."""
 
     n_tokens: int
     n_seqs: int
@@ -60,9 +68,9 @@ class Pages:
 class Inputs:
     """Per-step data. N tokens lie flat; sequence b owns seq_offsets[b] .. seq_offsets[b+1].
 
-    tokens i32[N]; positions i32[N], each in its own sequence; seq_offsets i32[B+1];
-    pages, and those of layers with a window; state_rows i32[B], the recurrent row;
-    out_rows i32[M], the rows that want logits (absent when every row does)."""
+    tokens i32[N], an input, or what the state NEXT_TOKEN holds; positions i32[N], each in its own
+    sequence; seq_offsets i32[B+1]; pages, and those of layers with a window; state_rows i32[B], the
+    recurrent row; out_rows i32[M], the rows that want logits (absent when every row does)."""
 
     tokens: Value
     positions: Value
@@ -93,16 +101,18 @@ class StepGraph:
         shape: StepShape,
         capacity: Capacity,
         weights: dict[str, TensorSpec],
-        ahead: bool = False,
+        picks: int = 0,
     ) -> None:
-        """ahead: tokens are what the pass before picked, not an input."""
+        """picks: of how many tokens of the vocabulary the pass picks the next ones, where it takes
+        its own from what was picked before; 0 for passes whose tokens are an input."""
         self.g = Graph(name)
         self.shape, self.capacity, self.weights = shape, capacity, weights
+        self._picks = picks
         n, b = shape.n_tokens, shape.n_seqs
         g = self.g
         pages = self._pages("")
         self.inputs = Inputs(
-            tokens=self._picked(n) if ahead else g.input("tokens", (n,), i32),
+            tokens=self._picked() if picks else g.input("tokens", (n,), i32),
             positions=g.input("positions", (n,), i32),
             seq_offsets=g.input("seq_offsets", (b + 1,), i32),
             pages=pages,
@@ -114,30 +124,38 @@ class StepGraph:
         names += ["log_head", "n_replay", "n_held", "n_direct"] if capacity.log else []
         self._kept: dict[str, Any] = {name: g.input(name, (b,), i32) for name in names}
 
-    def _picked(self, n: int) -> Value:
-        self.next_token = self.g.state(NEXT_TOKEN, (n, 1))
-        return self.g.cast(self.g.reshape(self.next_token, shape=(n,)), to="i32")
+    def _picked(self) -> Value:
+        g, n = self.g, self.shape.n_tokens
+        self._newest = g.state(NEXT_TOKEN, (self.capacity.rows, 1))
+        tokens = g.get_rows(self._newest, g.input("token_slots", (n,), i32), name="newest")
+        return g.cast(g.reshape(tokens, shape=(n,)), to="i32")
 
-    def pick(self, logits: Value, n_vocab: int) -> None:
-        """Outputs "largest" f32 [N, K], the K = shape.candidates largest of the first n_vocab
-        logits [N, V] of each row, and "token" i32 [N, 1], one of these: the first, or of several
-        the one that inputs of op `sample` ask for. The next pass with this state starts from these
-        tokens; ids up to 2^24 are exact in f32."""
-        g, n, k = self.g, logits.shape[0], self.shape.candidates
-        if n_vocab < logits.shape[1]:
-            logits = g.view(logits, axis=1, start=0, stop=n_vocab)
+    def output_logits(self, logits: Value) -> None:
+        """What becomes of the logits [M, V] of a pass: output "logits", or the tokens picked."""
+        if self._picks:
+            self._pick(logits)
+        else:
+            self.g.output("logits", logits)
+
+    def _pick(self, logits: Value) -> None:
+        """Outputs and inputs of Architecture.ahead."""
+        g, n = self.g, logits.shape[0]
+        if self._picks < logits.shape[1]:
+            logits = g.view(logits, axis=1, start=0, stop=self._picks)
+        k = min(self.shape.candidates, logits.shape[1])
         largest, token = g.top_k(logits, k=k, name="candidates")
         if k > 1:
+            top_k = g.input("top_k", (n,), i32)
             temperature, top_p, min_p = (
                 g.input(name, (n,), f64) for name in ("temperature", "top_p", "min_p")
             )
             seed, position = g.input("seed", (n, 2), i32), g.input("draw_position", (n,), i32)
             token = g.sample(
-                largest, token, temperature, top_p, min_p, seed, position, name="token"
+                largest, token, top_k, temperature, top_p, min_p, seed, position, name="token"
             )
         g.output("token", token)
         g.output("largest", largest)
-        g.write_rows(self.next_token, g.cast(token, to="f32"), g.input("next_row", (n,), i32))
+        g.write_rows(self._newest, g.cast(token, to="f32"), g.input("next_slots", (n,), i32))
 
     def _pages(self, suffix: str) -> Pages:
         n, b = self.shape.n_tokens, self.shape.n_seqs

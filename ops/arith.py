@@ -19,6 +19,8 @@ class Arith(Op):
     inputs, outputs = ("a", "b"), ("y",)
     inplace = {"y": "a"}
     rowwise = True
+    broadcasts = ("b",)
+    tolerance = 0.0  # one IEEE operation an element, which has one right answer
     f: ClassVar[Callable[..., Any]]
 
     def infer(self, a: TensorSpec, b: TensorSpec) -> TensorSpec:
@@ -40,6 +42,7 @@ class Arith(Op):
         for b in ((20,), (5, 3, 1), (3, 1), (1, 3, 20), (5, 1, 20), (1,), ()):
             yield Case(a=f32(5, 3, 20), b=f32(*b))
         yield Case(a=f32(4, 64), b=f32(64))
+        yield Case(a=f32(20, 20), b=f32(20))
         yield Case("gap,n=3,d=40", a=f32(3, 40, gap=24), b=f32(3, 40, gap=8))
         yield Case("gap in b,n=3,d=40", a=f32(3, 40), b=f32(3, 40, gap=24))
         yield Case(

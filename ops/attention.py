@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -38,6 +39,9 @@ class Attention(Op):
 
     name, outputs = "attention", ("o",)
     inputs = ("q", "k", "v", "seq_offsets", "positions", "block_table")
+    per_token, per_sequence = ("q", "positions"), ("block_table",)
+    by_place = ("positions",)
+    tolerance = 1e-9  # exponentials of f32 scores of magnitude up to 110
     scale: float
     heads: str
     mask: str
@@ -123,6 +127,10 @@ class Attention(Op):
                 got = f"{block_table[b, p]} at [{b}, {p}]"
                 raise data_error(self, "block_table", f"in [0, {pages}), pages of the pool", got)
         return block_table[b, visible // self.page] * self.page + visible % self.page
+
+    def split(self, *given: Any) -> dict[str, int] | None:
+        """With a full mask, a query sees the keys of tokens behind it."""
+        return {} if self.mask == "causal" else None
 
     def cost(
         self,

@@ -19,6 +19,8 @@ class Concat(Op):
     along `axis` (a negative one counts from the end); y: their extents added up along it."""
 
     name, inputs, outputs = "concat", ("*xs",), ("y",)
+    tolerance = 0.0  # a copy
+    no_rows = "the inputs may lie one after the other along the axis of the rows"
     axis: int
 
     def infer(self, *xs: TensorSpec) -> TensorSpec:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from ..graph.case import Case, Rand, f32, fixed, ints, unit
-from ..graph.op import Cost, Op, register
+from ..graph.op import Cost, register
 from ..graph.spec import TensorSpec
 from .ragged import (
     KeptState,
@@ -19,11 +19,11 @@ from .ragged import (
     require_plain,
     sequences,
 )
-from .replay import INPUTS, SITUATIONS, Replay, Situation, require_replay
+from .replay import INPUTS, SITUATIONS, Recurrent, Replay, Situation, require_replay
 
 
 @register
-class GatedDeltaNet(Op):
+class GatedDeltaNet(Recurrent):
     """Per token and value head h, with key head m(h) and state M [S values, S keys]:
 
     M <- M * exp(g)  |  d <- beta * (v - M k)  |  M <- M + d k^T  |  o <- (M q) * scale
@@ -49,6 +49,8 @@ class GatedDeltaNet(Op):
         *INPUTS,
     )
     writes = {"state_out": "state", "log_out": "log"}
+    per_token = ("q", "k", "v", "g", "beta")
+    tolerance = 1e-9  # the state is carried through hundreds of f32 updates
     heads: str
     scale: float = 0.0
 

@@ -23,8 +23,9 @@ class GgmlGatedDeltaNet(Op):
     q, k: [B, T, Hk, S] f32; v: [B, T, Hv, S] f32; their leading axes may have gaps. g: [B, T, Hv]
     f32, or [B, T, Hv, S] for a decay per key dimension; beta: [B, T, Hv] f32; state: [B, K,
     Hv*S*S] f32, a plane being [Hv, S values, S keys], of which plane 0 is where each sequence
-    starts; K alone says how many states are kept. No extent is 0. Head h reads key head h mod Hk;
-    results are scaled by 1/sqrt(S).
+    starts; K alone says how many states are kept. The states of ggml's earlier signatures, [B,
+    Hv*S*S] and [B, Hv, S values, S keys], keep the final one: K = 1. No extent is 0. Head h reads
+    key head h mod Hk; results are scaled by 1/sqrt(S).
     packed: [B*T*Hv*S + K*B*Hv*S*S] f32, the results [B, T, Hv, S] and then the planes [K, B, Hv, S
     values, S keys]: plane j holds the states as they were j tokens before the newest; planes from T
     on, which ggml leaves undefined, hold zeros.
@@ -32,6 +33,8 @@ class GgmlGatedDeltaNet(Op):
 
     name, outputs = "ggml_gated_delta_net", ("packed",)
     inputs = ("q", "k", "v", "g", "beta", "state")
+    tolerance = 1e-9  # the state is carried through hundreds of f32 updates
+    no_rows = "results and states are packed into one row; gated_delta_net, which runs, has rows"
 
     def infer(
         self,
@@ -57,10 +60,11 @@ class GgmlGatedDeltaNet(Op):
         self.require(fits, "g", f"{scalar} or {v.shape}", g.shape)
         require_plain(self, "g", g, g.shape, "f32")
         require_plain(self, "beta", beta, scalar, "f32")
-        width = v.shape[2] * s * s
-        fits = state.rank == 3 and state.shape == (batch, state.shape[1], width)
-        fits = fits and state.shape[1] >= 1
-        self.require(fits, "state", f"({batch}, K, {width})", state.shape)
+        final = (batch, v.shape[2] * s * s), (batch, v.shape[2], s, s)
+        keep = _planes(state.shape)
+        fits = state.shape in (*final, (batch, keep, final[0][1])) and keep >= 1
+        want = f"({batch}, K, {final[0][1]}), or {final[0]} or {final[1]} for K = 1"
+        self.require(fits, "state", want, state.shape)
         require_plain(self, "state", state, state.shape, "f32")
         return TensorSpec((v.size + state.size,))
 
@@ -74,7 +78,8 @@ class GgmlGatedDeltaNet(Op):
         state: np.ndarray,
     ) -> np.ndarray:
         batch, tokens, heads, s = v.shape
-        keep = state.shape[1]
+        keep = _planes(state.shape)
+        state = state.reshape(batch, keep, -1)
         of_key = np.arange(heads) % q.shape[2]
         decay = np.exp((g if g.ndim == 4 else g[..., None]).astype(np.float64)).astype(np.float32)
         o = np.zeros(v.shape, np.float32)
@@ -96,7 +101,9 @@ class GgmlGatedDeltaNet(Op):
     ) -> Value:
         """gated_delta_net on a copy of the state, whose ring starts at plane 0 and ends there."""
         batch, t = v.shape[:2]
-        keep = state.shape[1]
+        keep = _planes(state.shape)
+        if state.spec.rank != 3:
+            state = graph.reshape(state, shape=(batch, 1, -1))
         if keep == 1:
             scratch = graph.cont(state)
         else:
@@ -124,7 +131,7 @@ class GgmlGatedDeltaNet(Op):
         state: TensorSpec,
     ) -> Cost:
         s = v.shape[-1]
-        read = sum(x.nbytes for x in (q, k, v, g, beta)) + state.nbytes // state.shape[1]
+        read = sum(x.nbytes for x in (q, k, v, g, beta)) + state.nbytes // _planes(state.shape)
         return Cost(v.size * (7 * s + 4), read, v.nbytes + state.nbytes)
 
     @staticmethod
@@ -133,12 +140,18 @@ class GgmlGatedDeltaNet(Op):
         yield from _short()
         yield from _prompts()
         yield from _kept_planes()
+        yield from _final_states()
         for t in (1, 64, 256, 512, 1024):
             yield _case(32, 128, t, 1, tags=("perf",))
             yield _case(4, 128, t, 1, tags=("perf",))
         for t in (1, 64):
             yield _case(32, 128, t, 1, kda=True, tags=("perf",))
             yield _case(4, 128, t, 1, kda=True, tags=("perf",))
+
+
+def _planes(state: tuple[int, ...]) -> int:
+    """K, of a state of this shape."""
+    return state[1] if len(state) == 3 else 1
 
 
 def _flat(graph: Graph, x: Value) -> Value:
@@ -207,6 +220,21 @@ def _kept_planes() -> Iterable[Case]:
             yield _case(2, 32, 70, 1, kda=kda, decay=(low, high))
 
 
+def _final_states() -> Iterable[Case]:
+    """States of the earlier signatures, of rank 2 and 4: steps, prompts, and edges."""
+    for rank in (2, 4):
+        yield _case(4, 64, 1, 1, rank=rank)
+        yield _case(16, 128, 1, 2, rank=rank)
+        for kda in (False, True):
+            yield _case(4, 64, 4, 2, rank=rank, kda=kda)
+            yield _case(8, 32, 4, 2, repeat=2, rank=rank, kda=kda)
+            yield _case(2, 32, 70, 1, rank=rank, kda=kda, decay=(-100.0, -100.0))
+        yield _case(2, 20, 5, 3, repeat=3, rank=rank, gap=7)
+        yield _case(3, 1, 4, 2, rank=rank)
+        yield _case(4, 64, 127, 2, rank=rank)
+    yield _case(4, 4, 3, 4, rank=4)  # B = Hv = S
+
+
 def _case(
     hk: int,
     s: int,
@@ -214,14 +242,17 @@ def _case(
     b: int,
     repeat: int = 1,
     keep: int = 1,
+    rank: int = 3,
     kda: bool = False,
     gap: int = 0,
     decay: tuple[float, float] = (-20.0, -1e-4),
     tags: tuple[str, ...] = (),
 ) -> Case:
-    """repeat: value heads per key head; keep: K."""
+    """repeat: value heads per key head; keep: K; rank: of the state."""
     hv = hk * repeat
+    shapes = {2: (b, hv * s * s), 3: (b, keep, hv * s * s), 4: (b, hv, s, s)}
     label = f"hk={hk},hv={hv},s={s},t={t},b={b},k={keep}" + (",kda" if kda else "")
+    label += f",rank={rank}" if rank != 3 else ""
     label += (f",gap={gap}" if gap else "") + "".join(f",{tag}" for tag in tags)
     label += f",g={decay[0]:g}..{decay[1]:g}" if decay != (-20.0, -1e-4) else ""
     return Case(
@@ -231,6 +262,6 @@ def _case(
         v=f32(b, t, hv, s, lo=-0.3, hi=5.0, gap=gap),
         g=f32(b, t, hv, *((s,) if kda else ()), lo=decay[0], hi=decay[1]),
         beta=f32(b, t, hv, lo=0.0, hi=1.0),
-        state=f32(b, keep, hv * s * s),
+        state=f32(*shapes[rank]),
         tags=tags,
     )

@@ -10,7 +10,7 @@ from ..graph.case import Case, f32, fixed, rand
 from ..graph.dtype import dtype
 from ..graph.op import Cost, Op, register
 from ..graph.spec import TensorSpec
-from .mul_mat import WEIGHT_TYPES
+from .mul_mat import QUANTISED_PRODUCT, WEIGHT_TYPES
 from .ragged import data_error, require_contiguous, require_dense_rows, require_plain
 
 
@@ -26,6 +26,8 @@ class MulMatId(Op):
     name, inputs, outputs = "mul_mat_id", ("x", "w", "ids"), ("y",)
     constants = ("w",)
     rowwise = True
+    tolerance = 1e-10  # sums of several thousand f32 products
+    block_tolerance = QUANTISED_PRODUCT
 
     def infer(self, x: TensorSpec, w: TensorSpec, ids: TensorSpec) -> TensorSpec:
         self.require(x.rank in (2, 3), "x", "[N, K] or [N, U, K]", x.shape)

@@ -26,6 +26,7 @@ class Reduce(Op):
     False."""
 
     inputs, outputs = ("x",), ("y",)
+    no_rows = "the axis that is summed over may be that of the rows"
     axis: int
     keepdims: bool = True
 
@@ -107,6 +108,7 @@ class Cumsum(Op):
 
     name, inputs, outputs = "cumsum", ("x",), ("y",)
     inplace = {"y": "x"}
+    no_rows = "the axis that is summed along may be that of the rows"
     axis: int
 
     def infer(self, x: TensorSpec) -> TensorSpec:

@@ -20,6 +20,8 @@ class Repeat(Op):
     repeats."""
 
     name, inputs, outputs = "repeat", ("x",), ("y",)
+    tolerance = 0.0  # a copy
+    no_rows = "rows are repeated along the axis that they lie along"
     repeats: tuple[int, ...]
 
     def infer(self, x: TensorSpec) -> TensorSpec:
@@ -65,6 +67,8 @@ class Pad(Op):
     x's extents and those."""
 
     name, inputs, outputs = "pad", ("x",), ("y",)
+    tolerance = 0.0  # a copy
+    no_rows = "rows of the border lie along the axis of the rows"
     before: tuple[int, ...]
     after: tuple[int, ...]
     value: float = 0.0

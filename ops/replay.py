@@ -18,6 +18,7 @@ that of plain passes, bit for bit."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +62,45 @@ def require_replay(
     op.require(fits, "log", f"[{state.shape[0]}, L, {entry}] with L of at least 1", log.shape)
     require_plain(op, "log", log, log.shape, "f32")
     return (log.like(),)
+
+
+class Recurrent(Op):
+    """What the ops with a kept state (ops/ragged.py) and a log beside it share: which operands are
+    a sequence's, and how its numbers change from pass to pass.
+
+    The first state of `writes` is the kept one."""
+
+    recurrent = True
+    per_sequence = ("state_rows", "start", "head", *NAMES[1:])
+
+    def split(
+        self,
+        t: int,
+        tokens: int,
+        numbers: Mapping[str, int],
+        shapes: Mapping[str, tuple[int, ...]],
+        /,
+    ) -> dict[str, int]:
+        """Planes go down the ring, so that the last pass ends at head. With a log, the first pass
+        folds, and what earlier ones logged is held."""
+        changed: dict[str, int] = {}
+        if "head" in numbers:
+            planes = shapes[next(iter(self.writes.values()))][1]
+            head = (numbers["head"] + tokens - 1 - t) % planes
+            changed["head"] = head
+            changed["start"] = (head + 1) % planes if t else numbers["start"]
+        if "log_head" in numbers:
+            head, folded, held, direct = (numbers[name] for name in NAMES[1:])
+            changed["log_head"] = (head + folded) % shapes["log"][1] if t else head
+            changed["n_replay"] = 0 if t else folded
+            changed["n_held"] = held + max(0, t - direct)
+            changed["n_direct"] = int(t < direct)
+        return changed
+
+    def unrelated(self, tokens: int) -> dict[str, int]:
+        """All tokens run directly, for they may be more than a log has entries; that allows for no
+        entry that is held."""
+        return {"n_direct": tokens, "n_held": 0}
 
 
 class Replay:

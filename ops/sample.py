@@ -18,6 +18,11 @@ WORD = 0xFFFFFFFF
 PARAMETERS = ("temperature", "top_p", "min_p")
 
 
+def counted(candidates: int, top_k: int) -> int:
+    """How many of the candidates count for a row that asks for top_k."""
+    return min(max(1, top_k), candidates)
+
+
 def weights(below: np.ndarray) -> np.ndarray:
     """exp(below), f64 [n]; NaN has no weight."""
     return np.exp(np.where(np.isnan(below), -np.inf, below))
@@ -44,10 +49,11 @@ def drawn(logits: np.ndarray, temperature: float, top_p: float, min_p: float, u:
 class Sample(Op):
     """token = ids[j], where j is drawn with the weight exp((logits[j] - logits[0]) / temperature)
 
-    logits: [N, K] f32, K at least 1, each row descending, as top_k gives them; ids: [N, K] i32;
-    temperature, top_p, min_p: [N] f64; seed: [N, 2] i32, the low and the high word; position: [N]
-    i32; token: [N, 1] i32. Words of the seed and positions count as unsigned.
-    A row's candidates are first cut, at temperature 1, to the leading ones whose weights sum up to
+    logits: [N, K] f32, K at least 1, each row descending, as op top_k gives them; ids: [N, K] i32;
+    top_k: [N] i32; temperature, top_p, min_p: [N] f64; seed: [N, 2] i32, the low and the high word;
+    position: [N] i32; token: [N, 1] i32. Words of the seed and positions count as unsigned.
+    Every row is drawn by itself. Its candidates are the first top_k ones: below 1 counts as 1,
+    above K as K. They are cut, at temperature 1, to the leading ones whose weights sum up to
     top_p of all (unless top_p is 1 or more), then to those with logit >= logits[0] + ln min_p
     rounded to f32; the first one stays. The j taken is the first whose running sum of weights in
     f64 exceeds u times the last, u = uniform(seed, position) of graph.random. A temperature that is
@@ -57,13 +63,14 @@ class Sample(Op):
     Source: top_p, Holtzman et al. 2020; the numbers, Salmon et al. 2011."""
 
     name, outputs = "sample", ("token",)
-    inputs = ("logits", "ids", *PARAMETERS, "seed", "position")
+    inputs = ("logits", "ids", "top_k", *PARAMETERS, "seed", "position")
     rowwise = True
 
     def infer(
         self,
         logits: TensorSpec,
         ids: TensorSpec,
+        top_k: TensorSpec,
         temperature: TensorSpec,
         top_p: TensorSpec,
         min_p: TensorSpec,
@@ -78,6 +85,7 @@ class Sample(Op):
         self.require_dtype("ids", ids, "i32")
         require_dense_rows(self, "ids", ids)
         n = logits.shape[0]
+        require_plain(self, "top_k", top_k, (n,), "i32")
         for name, spec in zip(PARAMETERS, (temperature, top_p, min_p), strict=True):
             require_plain(self, name, spec, (n,), "f64")
         require_plain(self, "seed", seed, (n, 2), "i32")
@@ -88,6 +96,7 @@ class Sample(Op):
         self,
         logits: np.ndarray,
         ids: np.ndarray,
+        top_k: np.ndarray,
         temperature: np.ndarray,
         top_p: np.ndarray,
         min_p: np.ndarray,
@@ -100,7 +109,7 @@ class Sample(Op):
                 low, high = (int(word) & WORD for word in seed[i])
                 u = uniform(high << 32 | low, int(position[i]) & WORD)
                 asked = float(temperature[i]), float(top_p[i]), float(min_p[i])
-                token[i] = ids[i, drawn(row, *asked, u)]
+                token[i] = ids[i, drawn(row[: counted(len(row), int(top_k[i]))], *asked, u)]
         return token
 
     def cost(self, logits: TensorSpec, *others: TensorSpec) -> Cost:
@@ -112,6 +121,10 @@ class Sample(Op):
         for n, k in ((1, 1), (1, 40), (4, 64), (7, 33), (16, 5), (3, 200)):
             yield _case(f"n={n},k={k}", _descending(n, k))
             yield _case(f"plain,n={n},k={k}", _descending(n, k), top_p=1.0, min_p=0.0)
+        yield _case("top_k,n=9,k=64", _descending(9, 64), top_k=[1, 2, 20, 40, 63, 64])
+        yield _case("top_k out of range,n=6,k=40", _descending(6, 40), top_k=[0, -7, 41, 2**31 - 1])
+        mixed: dict[str, Any] = {"top_k": [1, 40, 64, 7], "temperature": [0.0, 0.8, 1.7]}
+        yield _case("mixed,n=12,k=64", _descending(12, 64), top_p=[1.0, 0.9], **mixed)
         yield _case("low,n=8,k=40", _descending(8, 40), temperature=1e-3)
         yield _case("high,n=8,k=40", _descending(8, 40), temperature=1e6)
         yield _case("extreme,n=8,k=40", _descending(8, 40), temperature=[1e-320, 1e-300, 1e300] * 8)
@@ -152,7 +165,7 @@ def _case(label: str, logits: Declared, tags: tuple[str, ...] = (), **asked: Any
     n, k = logits.shape
     rng = np.random.default_rng(n)
     ids = rng.permutation(16 * n * k)[: n * k].reshape(n, k)
-    given: dict[str, Any] = {"temperature": 0.8, "top_p": 0.95, "min_p": 0.05} | asked
+    given: dict[str, Any] = {"top_k": k, "temperature": 0.8, "top_p": 0.95, "min_p": 0.05} | asked
     rows = {name: fixed(np.resize(given[name], n), "f64") for name in PARAMETERS}
     seed = rng.integers(-(2**31), 2**31, (n, 2))
     position = rng.integers(0, 2**31, n)
@@ -161,6 +174,7 @@ def _case(label: str, logits: Declared, tags: tuple[str, ...] = (), **asked: Any
         tags=tags,
         logits=logits,
         ids=fixed(ids, "i32"),
+        top_k=fixed(np.resize(given["top_k"], n), "i32"),
         seed=fixed(seed, "i32"),
         position=fixed(position, "i32"),
         **rows,
@@ -175,6 +189,7 @@ def _drawn(label: str, logits: Declared) -> Case:
         label,
         logits=logits,
         ids=rand("i32", n, k, lo=0, hi=limit),
+        top_k=rand("i32", n, lo=1, hi=k + 1),
         temperature=rand("f64", n, lo=0.2, hi=2.0),
         top_p=rand("f64", n, lo=0.5, hi=1.1),
         min_p=rand("f64", n, lo=0.0, hi=0.2),

@@ -62,6 +62,7 @@ class Clamp(Op):
     name, inputs, outputs = "clamp", ("x",), ("y",)
     inplace = {"y": "x"}
     rowwise = True
+    tolerance = 0.0  # an element or a bound, as it is
     min: float
     max: float
 

@@ -21,6 +21,8 @@ class Set(Op):
 
     name, inputs, outputs = "set", ("dst", "src"), ("y",)
     inplace = {"y": "dst"}
+    tolerance = 0.0  # a copy
+    no_rows = "which rows are replaced is an attribute"
     axis: int
     start: int
 

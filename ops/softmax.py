@@ -24,6 +24,7 @@ class Softmax(Op):
     name, inputs, outputs = "softmax", ("x", "mask?"), ("y",)
     inplace = {"y": "x"}
     rowwise = True
+    broadcasts = ("mask",)
     scale: float = 1.0
 
     def infer(self, x: TensorSpec, mask: TensorSpec | None) -> TensorSpec:
@@ -62,6 +63,7 @@ class Softmax(Op):
         yield Case(x=f32(3, 40, lo=-8, hi=8), scale=-1.0)
         for mask in ((3, 4, 20), (4, 20), (1, 20), (3, 1, 20), (20,), (4, 1), (1,), ()):
             yield Case(x=f32(3, 4, 20, lo=-8, hi=8), mask=f32(*mask, lo=-8, hi=8), scale=0.5)
+        yield Case(x=f32(20, 20, lo=-8, hi=8), mask=f32(20, lo=-8, hi=8))
         yield Case("causal", x=f32(2, 9, 9, lo=-8, hi=8), mask=_causal(9), scale=0.25)
         hidden = [[-np.inf] * 6, [-np.inf] * 5 + [0.0], [0.0] * 6]
         yield Case("hidden rows", x=f32(3, 6), mask=fixed(hidden))

@@ -22,6 +22,7 @@ class SolveTri(Op):
 
     name, inputs, outputs = "solve_tri", ("a", "b"), ("x",)
     inplace = {"x": "b"}
+    no_rows = "every row of a system depends on those before it"
     lower: bool = True
     unit: bool = False
 

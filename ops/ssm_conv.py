@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from ..graph.case import Case, f32, fixed, ints
-from ..graph.op import Cost, Op, register
+from ..graph.op import Cost, register
 from ..graph.spec import TensorSpec
 from .ragged import (
     KeptState,
@@ -17,11 +17,11 @@ from .ragged import (
     require_plain,
     sequences,
 )
-from .replay import INPUTS, SITUATIONS, Replay, Situation, require_replay
+from .replay import INPUTS, SITUATIONS, Recurrent, Replay, Situation, require_replay
 
 
 @register
-class SsmConv(Op):
+class SsmConv(Recurrent):
     """y[i, c] = sum_t w[c, t] * win[t, c], win = the W - 1 inputs before row i, then x[i]
 
     x: [N, C] f32, rows may have gaps; w: [C, W] f32, tap 0 is the oldest, W of at least 2;
@@ -40,6 +40,7 @@ class SsmConv(Op):
     inputs = ("x", "w", "seq_offsets", "state_rows", "tail", "start?", "head?", *INPUTS)
     writes = {"tail_out": "tail", "log_out": "log"}
     constants = ("w",)
+    per_token = ("x",)
 
     def infer(
         self,

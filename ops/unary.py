@@ -202,6 +202,7 @@ class Abs(Unary):
     x: [...] f32; y like x."""
 
     name = "abs"
+    tolerance = 0.0  # a sign changes
     f = staticmethod(np.abs)
 
 
@@ -212,6 +213,7 @@ class Neg(Unary):
     x: [...] f32; y like x."""
 
     name = "neg"
+    tolerance = 0.0  # a sign changes
     f = staticmethod(np.negative)
 
 
@@ -249,6 +251,7 @@ class Relu(Unary):
     x: [...] f32; y like x."""
 
     name = "relu"
+    tolerance = 0.0  # the element as it is, or zero
 
     @staticmethod
     def f(x: np.ndarray) -> np.ndarray:

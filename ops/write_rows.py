@@ -28,6 +28,8 @@ class WriteRows(Op):
 
     name, inputs, outputs = "write_rows", ("state", "rows", "idx"), ("state_out",)
     writes = {"state_out": "state"}
+    per_token = ("rows", "idx")
+    tolerance = 0.0  # one rounding of each value, which has one right answer
 
     def infer(self, state: TensorSpec, rows: TensorSpec, idx: TensorSpec) -> TensorSpec:
         self.require(state.rank >= 2, "state", "at least rank 2", state.shape)

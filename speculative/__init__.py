@@ -1,9 +1,10 @@
-"""Speculative decoding: drafters, acceptance, the round that verifies drafts, statistics."""
+"""Speculative decoding: drafters, acceptance, the rounds that judge drafts, statistics."""
 
-from .decoding import SpeculativeDecoding
+from ..engine.drafting import Entry
 from .drafter import Ask, Draft, Drafter, Setup, find_drafter, register_drafter
-from .options import Speculation
-from .speculator import Entry, Speculator
+from .options import Speculation, speculation_of
+from .proposing import Proposal
+from .speculator import Speculator
 from .statistics import Statistics
 
 __all__ = [
@@ -11,11 +12,12 @@ __all__ = [
     "Draft",
     "Drafter",
     "Entry",
+    "Proposal",
     "Setup",
     "Speculation",
-    "SpeculativeDecoding",
     "Speculator",
     "Statistics",
     "find_drafter",
     "register_drafter",
+    "speculation_of",
 ]

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from ..engine import Model, Pass, Sampler, SamplerParams
 from ..engine.bound_step import Items
 from ..engine.chooser import Chooser
-from ..engine.model import Model
-from ..engine.sampler import Sampler, SamplerParams
-from ..engine.session import Pass, Session
+from ..engine.drafting import Entry
+from ..engine.sequences import Sequences
 from ..engine.session_plan import SessionPlan
 from ..graph.errors import RequestError
-from .decoding import SpeculativeDecoding
-from .drafter import Draft
 from .options import Speculation
-from .speculator import Speculator, check_session
+from .speculator import Speculator
 
 
 @dataclass
@@ -34,8 +32,8 @@ class Recorded:
     held: bool = True
 
 
-class Recorder(Session):
-    """A session that keeps a record of its passes; prompt: how many of them the prompt took."""
+class Recorder(Sequences):
+    """Sequences with a record of their passes; prompt: how many of them the prompt took."""
 
     def __init__(self, model: Model, plan: SessionPlan) -> None:
         self.passes: list[Recorded] = []
@@ -77,7 +75,7 @@ class Recorder(Session):
         self.passes[-1].committed = n
 
 
-def play(session: Session, recorded: Recorded, commit: bool = True) -> None:
+def play(session: Sequences, recorded: Recorded, commit: bool = True) -> None:
     """Make a recorded pass in another session."""
     items = [(0, recorded.tokens)]
     if not recorded.verified:
@@ -144,9 +142,7 @@ class Check:
         self.model, self.asked = model, asked
         self.plain = Recorder(model, asked.plain)
         self.drafted = Recorder(model, asked.drafted)
-        speculation = replace(asked.speculation, rule=self._judge)
-        check_session(self.drafted, speculation)
-        self.speculator = Speculator(self.drafted, speculation)
+        self.speculator = Speculator(self.drafted, asked.speculation)
         self.tokens: list[int] = []
         self.parting: Parting | None = None
         self._n = room + 1 if asked.n < 0 else min(asked.n, room + 1)
@@ -161,9 +157,9 @@ class Check:
 
     def run(self) -> None:
         """Generate until an end or the first difference."""
-        prompt, decoding = self.asked.prompt, SpeculativeDecoding(self.speculator)
+        prompt = self.asked.prompt
         first, second = self._chooser(), self._chooser()
-        self._rows = decoding.prompt(prompt, 0)[None]
+        self._rows = self.speculator.prompt(0, prompt)[None]
         logits = self.plain.prefill(prompt)
         for session in (self.plain, self.drafted):
             session.prompt = len(session.passes)
@@ -172,18 +168,19 @@ class Check:
             last = len(self.drafted.passes[-1].tokens) - 1
             self._take(first.choose(logits, len(prompt)), chosen, logits, 0, last)
         while not self._ended:
-            left = self._n - len(self.tokens)
-            self._round(decoding.round(self.tokens[-1], second, left), first)
+            self._round(first, second)
 
-    def _round(self, drafted: Iterator[int], chooser: Chooser) -> None:
-        for row, chosen in enumerate(drafted):
+    def _round(self, first: Chooser, second: Chooser) -> None:
+        left = self._n - len(self.tokens)
+        proposal, self._rows = self.speculator.round([Entry(0, self.tokens[-1], second, left)])[0]
+        taken: list[int] = []
+        for row, chosen in enumerate(self.speculator.judge(proposal, self._rows)):
+            taken.append(chosen)
             logits = self.plain.decode(self.tokens[-1])
-            self._take(chooser.choose(logits, self.plain.length()), chosen, logits, row, row)
+            self._take(first.choose(logits, self.plain.length()), chosen, logits, row, row)
             if self._ended:
                 break
-        close = getattr(drafted, "close", None)
-        if close is not None:
-            close()
+        self.speculator.finish(proposal, taken, self._ended)
         held = [*self.asked.prompt, *self.tokens[: None if self.parting else -1]]
         self.drafted.passes[-1].held = self.drafted.tokens() == held
 
@@ -200,12 +197,6 @@ class Check:
         ends = plain in self.model.tokenizer.eog_ids and not self.asked.ignore_eos
         self.tokens.append(plain)
         self._ended = ends or len(self.tokens) == self._n
-
-    def _judge(
-        self, chooser: Chooser, logits: np.ndarray, draft: Draft, position: int
-    ) -> Iterator[int]:
-        self._rows = logits
-        return self.asked.speculation.judge(chooser, logits, draft, position)
 
     def _chooser(self) -> Chooser:
         return Chooser(Sampler(self.asked.params, self._n_vocab, self.asked.prompt), self._n_vocab)

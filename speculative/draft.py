@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..engine import Model
 from ..engine.buckets import MAX_TOKENS
-from ..engine.model import Model
-from ..engine.session import Session
+from ..engine.sequences import Sequences
 from ..graph.errors import RequestError
 from .chain import PUT_OFF, Chain, ChainDrafter
 from .drafter import Ask, Drafter, Setup, register_drafter
@@ -28,7 +28,7 @@ class DraftModel(ChainDrafter):
 
     def __init__(
         self,
-        target: Session,
+        target: Sequences,
         model: Model,
         draft_max: int = 3,
         draft_min: int = 0,
@@ -37,7 +37,8 @@ class DraftModel(ChainDrafter):
         check_vocabulary(target.model, model)
         n_vocab = target.model.tokenizer.n_vocab or target.model.n_vocab
         super().__init__(n_vocab, draft_min, p_min)
-        self.session = model.session(target.n_ctx, target.n_seqs, n_rs_seq=draft_max)
+        plan = model.plan_session(target.n_ctx, target.n_seqs, n_rs_seq=draft_max)
+        self.session = Sequences(model, plan)
         self.session.prepare_steps(draft_max + 2)
         self._newest: list[int | None] = [None] * target.n_seqs  # evaluated but not observed
         self._pending: list[list[int]] = [[] for _ in range(target.n_seqs)]

@@ -18,7 +18,8 @@ import numpy as np
 from ..graph.errors import GraphError, RequestError
 
 if TYPE_CHECKING:
-    from ..engine import Model, Session
+    from ..engine import Model
+    from ..engine.sequences import Sequences
 
 Distribution = tuple[np.ndarray, np.ndarray]  # ids int [n], probabilities f64 [n] that sum to 1
 
@@ -45,13 +46,13 @@ class Ask:
 
 @dataclass(frozen=True)
 class Setup:
-    """What a drafter is opened with. target: the session drafted for; draft_max: the most drafts
+    """What a drafter is opened with. target: the sequences drafted for; draft_max: the most drafts
     of a round, None for each drafter's own; draft_min: fewer than this are not proposed; p_min:
     a drafter with probabilities stops before a token that is less likely; draft_model: the second
     model; draft_head: whether to choose among the draft head's tokens only; lookup_static,
     lookup_dynamic: files of n-gram counts, the second one also written by `close`."""
 
-    target: Session
+    target: Sequences
     draft_max: int | None = None
     draft_min: int = 0
     p_min: float = 0.0

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..engine.captured import Captured, CapturingSession
-from ..engine.session import Session
-from ..engine.session_plan import RECURRENT
+from ..engine.captured import Captured, CapturingRunner
+from ..engine.sequences import Sequences
+from ..engine.session_plan import RECURRENT, SessionPlan
 from ..graph import DType
 from ..graph.codec import decode
 from .check import Check, Parting, Recorded, play
@@ -112,11 +112,11 @@ class _Search:
         return self._compared[round_]
 
     def _compare_states(self, round_: int) -> StateDifference | None:
-        drafted = Session(self.check.model, self.check.asked.drafted)
+        drafted = Sequences(self.check.model, self.check.asked.drafted)
         passes = self.check.drafted.passes[: self.check.drafted.prompt + round_]
         _replay(drafted, passes)
         drafted.settle()
-        plain = Session(self.check.model, self.check.asked.plain)
+        plain = Sequences(self.check.model, self.check.asked.plain)
         _replay(plain, self.check.plain.passes[: self._plain_pass(drafted.length())])
         ours, theirs = plain.memory.save(0), drafted.memory.save(0)
         for name in sorted(ours.keys() & theirs.keys(), key=_order):
@@ -144,12 +144,12 @@ class _Search:
     def _node(self, round_: int, row: int) -> NodeDifference | None:
         """The first node that differs in a round's pass, in rows up to this one; of the prompt's
         last pass only the last row is looked at."""
-        drafted = CapturingSession(self.check.model, self.check.asked.drafted)
+        drafted = self._capturing(self.check.asked.drafted)
         recorded = _replay(drafted, self.check.drafted.passes, self.check.drafted.prompt + round_)
         length, n = drafted.length(), len(recorded.tokens)
         if round_ == 0:
             found = _capture(drafted, recorded, n - 1, 1)
-            plain = CapturingSession(self.check.model, self.check.asked.plain)
+            plain = self._capturing(self.check.asked.plain)
             same = _replay(plain, self.check.plain.passes, self.check.plain.prompt)
             wanted = [_capture(plain, same, n - 1, 1)]
             return self._first_node(found, wanted, 0, n, n - 1, length + n - 1)
@@ -158,10 +158,13 @@ class _Search:
         wanted = list(self._plain_rows(length - again, length + row + 1))
         return self._first_node(found, wanted, round_, n, -again, length - again)
 
+    def _capturing(self, plan: SessionPlan) -> Sequences:
+        return Sequences(self.check.model, plan, CapturingRunner)
+
     def _plain_rows(self, start: int, stop: int) -> Iterator[Captured]:
         """Plain passes of the tokens at these positions, which are behind the prompt."""
         passes = self.check.plain.passes
-        session = CapturingSession(self.check.model, self.check.asked.plain)
+        session = self._capturing(self.check.asked.plain)
         _replay(session, passes[: self._plain_pass(start)])
         for position in range(start, stop):
             yield _capture(session, passes[self._plain_pass(position)], 0)
@@ -190,7 +193,7 @@ class _Search:
 
     def _repeats(self, round_: int) -> bool:
         """Whether the pass gives the logits once more that it gave."""
-        session = Session(self.check.model, self.check.asked.drafted)
+        session = Sequences(self.check.model, self.check.asked.drafted)
         recorded = _replay(session, self.check.drafted.passes, self.check.drafted.prompt + round_)
         items, row = [(0, recorded.tokens)], self.parting.row
         if recorded.verified:
@@ -205,14 +208,14 @@ class _Search:
         return self.check.plain.prompt + position - len(self.check.asked.prompt)
 
 
-def _replay(session: Session, passes: Sequence[Recorded], stop: int | None = None) -> Recorded:
+def _replay(session: Sequences, passes: Sequence[Recorded], stop: int | None = None) -> Recorded:
     """Make passes again; with stop, those before the stop-th, which is returned."""
     for recorded in passes if stop is None else passes[: stop - 1]:
         play(session, recorded)
     return passes[-1 if stop is None else stop - 1]
 
 
-def _capture(session: CapturingSession, recorded: Recorded, row: int, most: int = 0) -> Captured:
+def _capture(session: Sequences, recorded: Recorded, row: int, most: int = 0) -> Captured:
     """A recorded pass, looked at in its rows up to this one; of those the last `most`, 0: all."""
     behind = len(recorded.tokens) - 1 - row
 
@@ -220,7 +223,8 @@ def _capture(session: CapturingSession, recorded: Recorded, row: int, most: int 
         stop = total - behind
         return slice(stop - most if most else 0, stop)
 
-    return session.capture(lambda: play(session, recorded, commit=False), rows)
+    assert isinstance(session.runner, CapturingRunner)
+    return session.runner.capture(lambda: play(session, recorded, commit=False), rows)
 
 
 def _order(name: str) -> tuple[int, str]:

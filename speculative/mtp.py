@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..engine import Pass
 from ..engine.buckets import MAX_TOKENS
-from ..engine.session import Pass, Session
+from ..engine.sequences import Sequences
 from ..graph.errors import RequestError
 from ..models.step import DRAFT_HEAD
 from .chain import PUT_OFF, Chain, ChainDrafter
@@ -68,7 +69,7 @@ class Mtp(ChainDrafter):
     name, priority, default_max, wants_hidden = "mtp", 110, 3, True
 
     def __init__(
-        self, target: Session, draft_min: int = 0, p_min: float = 0.0, draft_head: bool = False
+        self, target: Sequences, draft_min: int = 0, p_min: float = 0.0, draft_head: bool = False
     ) -> None:
         model = target.model
         if draft_head and DRAFT_HEAD not in model.source.weights:
@@ -78,7 +79,7 @@ class Mtp(ChainDrafter):
             )
         super().__init__(model.tokenizer.n_vocab or model.n_vocab, draft_min, p_min)
         options = target.plan.options
-        self.session = model.session(
+        plan = model.plan_session(
             target.n_ctx,
             target.n_seqs,
             cache_type_k=options.cache_type_k,
@@ -86,6 +87,7 @@ class Mtp(ChainDrafter):
             program="mtp",
             draft_head=draft_head,
         )
+        self.session = Sequences(model, plan)
         # The first pass of a draft takes along what a round at most commits.
         self.session.prepare_steps(target.plan.options.n_rs_seq + 2, hidden=True)
         self._width = model.source.arch.hp.n_embd

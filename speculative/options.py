@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 
-from ..engine.model import Model
+from ..engine import Model
+from ..engine.sequences import Sequences
 from ..graph.errors import RequestError
-from .acceptance import Rule, find_rule
+from ..graph.fields import check_fields, integer, number, one_of, option
+from .acceptance import RULES, Rule, find_rule
 from .drafter import Drafter, find_drafter
+from .known import known_drafters
+from .speculator import Speculator
 
 MOST_DRAFTS = 256
+
+
+def read_kinds(text: str) -> tuple[str, ...]:
+    """The drafters of "KIND,KIND"; none of "none"."""
+    named = tuple(kind.strip() for kind in text.split(","))
+    return () if named == ("none",) else named
 
 
 @dataclass(frozen=True)
@@ -26,16 +35,60 @@ class Speculation:
 
     Raises RequestError for unknown names and values out of range."""
 
-    kinds: tuple[str, ...]
-    draft_max: int | None = None
-    draft_min: int = 0
-    p_min: float = 0.0
-    draft_model: Model | None = None
-    acceptance: str = "match"
-    adaptive: bool = True
+    kinds: tuple[str, ...] = option(
+        MISSING,
+        "--spec",
+        metavar="KIND[,KIND]",
+        help=lambda: f"Drafters: {', '.join(known_drafters())}; or none.",
+        absent=(),
+        shown="none",
+        read=read_kinds,
+    )
+    draft_max: int | None = option(
+        None,
+        "--draft-max",
+        metavar="N",
+        help="Most drafts of a round.",
+        shown="each drafter's own",
+        check=integer(1, MOST_DRAFTS),
+    )
+    draft_min: int = option(
+        0,
+        "--draft-min",
+        metavar="N",
+        help="Propose no fewer drafts than this.",
+        check=integer(0, MOST_DRAFTS),
+    )
+    p_min: float = option(
+        0.0,
+        "--p-min",
+        metavar="P",
+        help="Model drafters stop before a less likely token.",
+        check=number("a number in [0, 1]", lambda v: 0 <= v <= 1),
+    )
+    draft_model: Model | None = option(
+        None, "--draft-model", metavar="FILE", help="GGUF file for --spec draft.", kind=Path
+    )
+    acceptance: str = option(
+        "match",
+        "--acceptance",
+        metavar="RULE",
+        help="match, or rejection (for draft and mtp).",
+        check=one_of(tuple(RULES)),
+    )
+    adaptive: bool = option(
+        True, "--no-adaptive", help="Always draft at full length, whether it pays or not."
+    )
     draft_head: bool = False
-    lookup_static: Path | None = None
-    lookup_dynamic: Path | None = None
+    lookup_static: Path | None = option(
+        None, "--lookup-cache-static", metavar="FILE", help="Counts of pairs for ngram-cache."
+    )
+    lookup_dynamic: Path | None = option(
+        None,
+        "--lookup-cache-dynamic",
+        metavar="FILE",
+        help="Counts for ngram-cache, read if there and written in the end.",
+    )
     rule: Rule | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -45,16 +98,12 @@ class Speculation:
             find_drafter(kind)
         if len(set(self.kinds)) < len(self.kinds):
             raise RequestError(f"each drafter should be named once, got {', '.join(self.kinds)}")
-        if self.draft_max is not None and not 1 <= self.draft_max <= MOST_DRAFTS:
-            raise RequestError(f"draft_max should be 1 to {MOST_DRAFTS}, got {self.draft_max}")
-        if not 0 <= self.draft_min <= (self.draft_max or MOST_DRAFTS):
-            raise RequestError(
-                f"draft_min should be 0 to draft_max ({self.draft_max or MOST_DRAFTS}), "
-                f"got {self.draft_min}"
-            )
-        if not 0.0 <= self.p_min <= 1.0:
-            raise RequestError(f"p_min should be 0 to 1, got {self.p_min}")
         find_rule(self.acceptance)
+        check_fields(self)
+        if self.draft_min > (self.draft_max or MOST_DRAFTS):
+            raise RequestError(
+                f"draft_min: expected at most draft_max, {self.draft_max}, got {self.draft_min}"
+            )
 
     @property
     def drafters(self) -> list[type[Drafter]]:
@@ -66,6 +115,10 @@ class Speculation:
         """The most drafts that a round can have."""
         return max(self.most(d) for d in self.drafters)
 
+    def open(self, sequences: Sequences) -> Speculator:
+        """Drafters for a session. Raises RequestError when they cannot draft for it."""
+        return Speculator(sequences, self)
+
     def most(self, drafter: type[Drafter]) -> int:
         """The most drafts that a drafter is asked for."""
         return drafter.default_max if self.draft_max is None else self.draft_max
@@ -76,10 +129,6 @@ class Speculation:
         return self.rule or find_rule(self.acceptance)
 
 
-def as_speculation(asked: str | Speculation | Callable[..., object]) -> Speculation:
-    """A Speculation from "KIND[,KIND]" or one that is one already."""
-    if isinstance(asked, Speculation):
-        return asked
-    if isinstance(asked, str):
-        return Speculation(tuple(kind.strip() for kind in asked.split(",")))
-    raise RequestError(f"speculative should be drafters' names or a Speculation, got {asked!r}")
+def speculation_of(names: str) -> Speculation:
+    """The Speculation of "KIND[,KIND]". Raises RequestError for unknown names."""
+    return Speculation(read_kinds(names))

@@ -1,67 +1,44 @@
-"""Rounds of speculation over a session: propose, verify, accept, commit, observe.
-
-A round may hold several sequences; they share the target's pass and the drafters' passes."""
+"""Rounds of speculation over a session: propose, judge, commit, observe. The pass between is the
+engine's, which other sequences share."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..engine import Session
 from ..engine.buckets import MAX_TOKENS
-from ..engine.chooser import Chooser
-from ..engine.session import Session
+from ..engine.drafting import Entry
+from ..engine.prompts import Prompt
+from ..engine.sequences import Sequences
 from ..graph.errors import RequestError
 from .adaptive import Budget, Length, Times
-from .drafter import Ask, Draft, Drafter, Draw, Setup
-from .options import Speculation
+from .drafter import Ask, Drafter, Draw, Setup
+from .proposing import Open, Proposal, propose
 from .statistics import Statistics
 
-NO_DRAFT = Draft([])
-Pick = tuple[Drafter | None, Draft, float]  # the float: seconds that drafting took
-
-
-@dataclass
-class Entry:
-    """A sequence in a round. token: its newest token, not evaluated yet; left: tokens wanted at
-    most, None for any."""
-
-    seq: int
-    token: int
-    chooser: Chooser
-    left: int | None = None
-
-
-@dataclass(frozen=True)
-class Verified:
-    """An entry after the target's pass. position: of the first token to choose; logits: f32
-    [len(draft) + 1, n_vocab], valid until the next pass; draft_s: its share of the time
-    of drafting; n: sequences in the pass."""
-
-    entry: Entry
-    drafter: Drafter | None
-    draft: Draft
-    position: int
-    logits: np.ndarray
-    hidden: np.ndarray | None
-    draft_s: float
-    n: int
+if TYPE_CHECKING:
+    from .options import Speculation
 
 
 class Speculator:
     """Drafters for a session, what they know of its sequences, and how well they do.
 
     The session should be able to forget `Speculation.longest` tokens (n_rs_seq); with fewer,
-    drafts are shorter."""
+    drafts are shorter. statistics_in_all: of all sequences and texts."""
 
-    def __init__(self, session: Session, asked: Speculation) -> None:
+    def __init__(self, session: Session | Sequences, asked: Speculation) -> None:
         """Raises RequestError or ModelError for a drafter that cannot draft for this session."""
         self.session, self.asked = session, asked
+        sequences = session.sequences if isinstance(session, Session) else session
+        check_window(sequences, asked)
+        self.sequences, n_seqs = sequences, sequences.n_seqs
         setup = Setup(
-            session,
+            sequences,
             asked.draft_max,
             asked.draft_min,
             asked.p_min,
@@ -72,14 +49,17 @@ class Speculator:
         )
         self.drafters = [cls.open(setup) for cls in asked.drafters]
         self.hidden = any(d.wants_hidden for d in self.drafters)
-        self.statistics = Statistics()
-        self._adapt_anew()
-        self._known: list[list[int]] = [[] for _ in range(session.n_seqs)]
-        self._host_bytes = session.host_bytes
-        self._n_vocab = session.model.tokenizer.n_vocab or session.model.n_vocab
-        session.prepare_drafts(min(asked.longest, self._window()), self.hidden)
+        self.statistics_in_all = Statistics()
+        self._of_seq = [Statistics() for _ in range(n_seqs)]
+        self.adapt_anew()
+        self._known: list[list[int]] = [[] for _ in range(n_seqs)]
+        self._hidden: dict[int, np.ndarray | None] = {}
+        self._round: list[int] = []  # the sequences of the round in progress
+        self._copied = (0.0, 0)
+        self._n_vocab = sequences.model.tokenizer.n_vocab or sequences.model.n_vocab
+        sequences.prepare_drafts(min(asked.longest, self.window), self.hidden)
 
-    def _adapt_anew(self) -> None:
+    def adapt_anew(self) -> None:
         """Forget what lengths of drafts paid."""
         asked = self.asked
         self._times, self._budget = Times(), Budget()
@@ -88,85 +68,144 @@ class Speculator:
             for d in self.drafters
         }
 
-    def _window(self) -> int:
+    @property
+    def window(self) -> int:
         """The most drafts that the session's memory can forget."""
-        plan = self.session.plan
+        plan = self.sequences.plan
         bounded = plan.bytes.recurrent and not plan.strategy.reruns
         return plan.options.n_rs_seq if bounded else MAX_TOKENS - 1
+
+    def begin(self, seq: int, tokens: Sequence[int], kept: int = 0) -> None:
+        """A text begins with these tokens, of which the session holds the first `kept`; the others
+        come by `watch`."""
+        for drafter in self.drafters:
+            drafter.begin(seq, tokens, kept)
+            self._lengths[drafter.name].begin()
+        self._known[seq] = list(tokens[:kept])
+        self._of_seq[seq] = Statistics()
+
+    def watch(self, seq: int, tokens: Sequence[int], hidden: np.ndarray | None) -> None:
+        """Further tokens of a text were evaluated; hidden: f32 [len(tokens), n_embd] or None."""
+        known = self._known[seq]
+        known += tokens
+        for drafter in self.drafters:
+            drafter.observe(seq, tokens, hidden, known)
 
     def prompt(self, seq: int, tokens: Sequence[int], kept: int = 0) -> np.ndarray:
         """Evaluate a prompt, of which the session holds the first `kept` tokens; logits f32
         [n_vocab] of its last token. Drafters see it too."""
-        for drafter in self.drafters:
-            drafter.begin(seq, tokens, kept)
-            self._lengths[drafter.name].begin()
-        known = self._known[seq] = list(tokens[:kept])
+        self.begin(seq, tokens, kept)
+        work = Prompt(self.sequences, seq, tokens[kept:], self.hidden)
         logits = np.empty(0, np.float32)
-        for part, found in self.session.chunks(tokens[kept:], seq, self.hidden):
+        while not work.done:
+            part, found = work.step()
             logits = found.logits[0]
-            known += part
-            for drafter in self.drafters:
-                drafter.observe(seq, part, found.hidden, known)
+            self.watch(seq, part, found.hidden)
         return logits
 
-    def round(self, entries: Sequence[Entry]) -> list[Verified]:
-        """Draft for all entries and run the target over them in one pass.
-
-        Each result is then judged and handed to `finish`."""
+    def propose(self, entries: Sequence[Entry], company: int) -> list[Proposal]:
+        """A draft for each entry of a pass of `company` sequences."""
         began = time.perf_counter()
+        self._round = [entry.seq for entry in entries]
         self._budget.earn()
-        again = any(self.session.memory.rerun(e.seq) for e in entries)
+        opened = [Open(entry, self._room(entry, company)) for entry in entries]
         with self._newest(entries):
-            picked = self._propose(entries)
-        drafted, copied = time.perf_counter(), self.session.copy_s
-        found = self.session.verify(
-            [(e.seq, [e.token, *d.tokens]) for e, (_, d, _) in zip(entries, picked, strict=True)],
-            sure=[1] * len(entries),
+            propose(
+                self.drafters,
+                opened,
+                lambda drafter: self._limit(drafter, company),
+                self._ask,
+                lambda drafter, s: self._lengths[drafter.name].waste(s, company),
+                self._n_vocab,
+            )
+        self._count_round(opened, time.perf_counter() - began)
+        storage = self.sequences.storage
+        self._copied = storage.copy_s, storage.host_bytes
+        return [Proposal(o.entry, o.drafter, o.draft, o.draft_s, company) for o in opened]
+
+    def note_pass(self, tokens: int, sequences: int, again: bool, seconds: float) -> None:
+        """The pass of the round had so many new tokens and sequences, and took so long. again:
+        committed tokens ran again in it."""
+        if tokens > sequences or not again:
+            self._times.note(tokens, seconds)
+        elif self._times.seen(sequences):
+            # Tokens ran again in a pass without drafts: earlier drafts are to blame.
+            self._budget.spend(seconds / self._times.of(sequences) - 1)
+        storage = self.sequences.storage
+        copied, moved = storage.copy_s - self._copied[0], storage.host_bytes - self._copied[1]
+        self._add("verify_s", self._round, seconds - copied)
+        self._add("rollback_s", self._round, copied)
+        self._add_bytes(self._round, moved)
+
+    def judge(self, proposal: Proposal, logits: np.ndarray) -> Iterator[int]:
+        """The tokens of a round, each one chosen. logits: f32 [len(draft) + 1, n_vocab], used
+        until `finish`."""
+        chooser = proposal.entry.chooser
+        position = self.sequences.memory.length(proposal.entry.seq) + 1
+        return self.asked.judge(chooser, logits, proposal.draft, position)
+
+    def round(self, entries: Sequence[Entry]) -> list[tuple[Proposal, np.ndarray]]:
+        """A round of these sequences alone: drafts, and the target's pass over them. Each proposal
+        comes with its rows of logits, f32 [len(draft) + 1, n_vocab]; `finish` is to follow for
+        each, and finds the hidden rows here."""
+        proposals, memory = self.propose(entries, len(entries)), self.sequences.memory
+        again = any(memory.rerun(entry.seq) for entry in entries)
+        began = time.perf_counter()
+        found = self.sequences.verify(
+            [(p.entry.seq, [p.entry.token, *p.tokens]) for p in proposals],
+            sure=[1] * len(proposals),
             hidden=self.hidden,
         )
-        ended = time.perf_counter()
-        pass_s, n = ended - drafted, len(entries)
-        self._note_pass(len(found.logits), n, again, pass_s)
-        stats = self.statistics
-        stats.rounds += 1
-        stats.draft_s += drafted - began
-        copied = self.session.copy_s - copied
-        stats.verify_s += pass_s - copied
-        stats.rollback_s += copied
-        results, at = [], 0
-        for entry, (drafter, draft, draft_s) in zip(entries, picked, strict=True):
-            rows = slice(at, at + 1 + len(draft.tokens))
+        seconds = time.perf_counter() - began
+        self.note_pass(len(found.logits), len(proposals), again, seconds)
+        judged, at = [], 0
+        for p in proposals:
+            rows = slice(at, at + 1 + len(p.tokens))
             at = rows.stop
-            hidden = found.hidden[rows] if found.hidden is not None else None
-            position = self.session.length(entry.seq) + 1
-            logits = found.logits[rows]
-            results.append(Verified(entry, drafter, draft, position, logits, hidden, draft_s, n))
-        return results
+            self._hidden[p.entry.seq] = found.hidden[rows] if found.hidden is not None else None
+            judged.append((p, found.logits[rows]))
+        return judged
 
-    def finish(self, judged: Verified, tokens: Sequence[int], ended: bool = False) -> None:
+    def finish(
+        self,
+        proposal: Proposal,
+        tokens: Sequence[int],
+        ended: bool = False,
+        hidden: np.ndarray | None = None,
+    ) -> None:
         """The tokens chosen for an entry, one at least: commit what they leave of the pass.
 
-        ended: generation stops at the last of them, so that drafts behind it were not judged."""
-        seq, draft = judged.entry.seq, judged.draft.tokens
+        ended: generation stops at the last of them, so that drafts behind it were not judged.
+        hidden: f32 [len(draft) + 1, n_embd], where drafters want it."""
+        seq, draft, storage = proposal.entry.seq, proposal.tokens, self.sequences.storage
         n = max(1, len(tokens))
         accepted = sum(a == b for a, b in zip(tokens, draft, strict=False))
-        began = time.perf_counter()
-        self.session.commit(seq, n)
+        began, moved = time.perf_counter(), storage.host_bytes
+        self.sequences.commit(seq, n)
         rollback_s = time.perf_counter() - began
-        self._count(judged, len(tokens) if ended else len(draft), accepted, rollback_s)
-        self.statistics.rollback_s += rollback_s
-        self.statistics.rollback_bytes = self.session.host_bytes - self._host_bytes
-        stay = [judged.entry.token, *draft][:n]
+        self._count(proposal, len(tokens) if ended else len(draft), accepted, rollback_s)
+        self._add("rollback_s", [seq], rollback_s)
+        self._add_bytes([seq], storage.host_bytes - moved)
+        stay = [proposal.entry.token, *draft][:n]
         self._known[seq] += stay
-        hidden = judged.hidden[:n] if judged.hidden is not None else None
+        hidden = self._hidden.pop(seq, hidden)
         began = time.perf_counter()
         for drafter in self.drafters:
-            drafter.observe(seq, stay, hidden, self._known[seq])
-            if drafter is judged.drafter:
+            rows = hidden[:n] if hidden is not None else None
+            drafter.observe(seq, stay, rows, self._known[seq])
+            if drafter is proposal.drafter:
                 drafter.accept(seq, len(draft), accepted)
-        plain = self._times.of(judged.n)
+        plain = self._times.of(proposal.company)
         if plain:
             self._budget.spend((time.perf_counter() - began) / plain)
+
+    def statistics(self, seq: int) -> dict[str, Any]:
+        """Fields for the timings of a sequence's text. draft_max: there if drafts were shorter
+        than asked for, since the session can forget no more."""
+        found = self._of_seq[seq].as_dict()
+        if self.window < self.asked.longest:
+            found["draft_max"] = self.window
+        return found
 
     def close(self) -> None:
         """Let drafters write what they keep."""
@@ -175,27 +214,42 @@ class Speculator:
 
     def clear(self, seq: int) -> None:
         """Forget a sequence, in the session too."""
-        self.session.clear(seq)
+        self.sequences.clear(seq)
         self._known[seq] = []
         for drafter in self.drafters:
             drafter.clear(seq)
 
-    def _note_pass(self, total: int, n: int, again: bool, seconds: float) -> None:
-        """A pass of n sequences with so many new tokens took so long."""
-        if total > n or not again:
-            self._times.note(total, seconds)
-        elif self._times.seen(n):
-            # Tokens ran again in a pass without drafts: earlier drafts are to blame.
-            self._budget.spend(seconds / self._times.of(n) - 1)
+    def _count_round(self, opened: Sequence[Open], seconds: float) -> None:
+        self._add("draft_s", self._round, seconds)
+        for stats, group in [(self.statistics_in_all, opened)] + [
+            (self._of_seq[o.entry.seq], [o]) for o in opened
+        ]:
+            stats.rounds += 1
+            stats.skipped += not any(o.asked for o in group)
+            stats.empty += any(o.asked for o in group) and not any(o.draft.tokens for o in group)
 
-    def _count(self, judged: Verified, drafted: int, accepted: int, rollback_s: float) -> None:
-        if judged.drafter is None:
+    def _count(self, proposal: Proposal, drafted: int, accepted: int, rollback_s: float) -> None:
+        drafter = proposal.drafter
+        if drafter is None:
             return
-        drafted = min(drafted, len(judged.draft.tokens))
-        self.statistics.count(drafted, accepted)
-        beside = judged.draft_s + rollback_s
-        length = self._lengths[judged.drafter.name]
-        length.note(drafted, accepted, beside, judged.n)
+        drafted = min(drafted, len(proposal.tokens))
+        for stats in (self.statistics_in_all, self._of_seq[proposal.entry.seq]):
+            stats.count(drafter.name, drafted, accepted)
+        beside = proposal.draft_s + rollback_s
+        self._lengths[drafter.name].note(drafted, accepted, beside, proposal.company)
+
+    def _add(self, name: str, seqs: Sequence[int], seconds: float) -> None:
+        """Time that these sequences share, and all of it to that of all sequences."""
+        everything = self.statistics_in_all
+        setattr(everything, name, getattr(everything, name) + seconds)
+        for seq in seqs:
+            stats = self._of_seq[seq]
+            setattr(stats, name, getattr(stats, name) + seconds / len(seqs))
+
+    def _add_bytes(self, seqs: Sequence[int], n: int) -> None:
+        self.statistics_in_all.rollback_bytes += n
+        for i, seq in enumerate(seqs):
+            self._of_seq[seq].rollback_bytes += n // len(seqs) + (i < n % len(seqs))
 
     @contextmanager
     def _newest(self, entries: Sequence[Entry]) -> Iterator[None]:
@@ -208,40 +262,6 @@ class Speculator:
             for entry in entries:
                 self._known[entry.seq].pop()
 
-    def _propose(self, entries: Sequence[Entry]) -> list[Pick]:
-        """The first drafter with an idea wins, for each entry by itself."""
-        picked: list[Pick] = [(None, NO_DRAFT, 0.0)] * len(entries)
-        room = [self._room(entry, len(entries)) for entry in entries]
-        asked = False
-        for drafter in self.drafters:
-            limit = self._limit(drafter, len(entries))
-            open_ = [i for i, (_, d, _) in enumerate(picked) if not d.tokens]
-            asks = {i: self._ask(entries[i], min(limit, room[i])) for i in open_}
-            asks = {i: ask for i, ask in asks.items() if ask.limit > 0}
-            if not asks:
-                continue
-            asked = True
-            began = time.perf_counter()
-            drafts = drafter.draft(list(asks.values()))
-            seconds = (time.perf_counter() - began) / len(asks)
-            for (i, ask), draft in zip(asks.items(), drafts, strict=True):
-                tokens = self._known_ids(draft.tokens[: ask.limit])
-                tokens = entries[i].chooser.likely_legal(tokens)
-                if tokens:
-                    picked[i] = (drafter, _cut(draft, tokens), seconds)
-                else:
-                    self._lengths[drafter.name].waste(seconds, len(entries))
-        if not asked:
-            self.statistics.skipped += 1
-        elif not any(d.tokens for _, d, _ in picked):
-            self.statistics.empty += 1
-        return picked
-
-    def _known_ids(self, tokens: list[int]) -> list[int]:
-        """The leading tokens that can be chosen at all."""
-        bad = (i for i, token in enumerate(tokens) if not 0 <= token < self._n_vocab)
-        return tokens[: next(bad, len(tokens))]
-
     def _ask(self, entry: Entry, limit: int) -> Ask:
         draw = None
         params = entry.chooser.sampler.params
@@ -249,34 +269,28 @@ class Speculator:
             draw = Draw(params.temperature, entry.chooser.sampler.seed)
         return Ask(entry.seq, self._known[entry.seq], limit, draw)
 
-    def _room(self, entry: Entry, n_entries: int) -> int:
+    def _room(self, entry: Entry, company: int) -> int:
         """Drafts that context, pass, memory and the request leave room for."""
-        free = self.session.n_ctx - self.session.length(entry.seq)
+        free = self.sequences.n_ctx - self.sequences.length(entry.seq)
         left = MAX_TOKENS if entry.left is None else entry.left
-        again = self.session.memory.rerun(entry.seq)
-        share = MAX_TOKENS // n_entries - 1 - again
-        return max(0, min(free - 2, left - 1, share, self._window()))
+        again = self.sequences.memory.rerun(entry.seq)
+        share = MAX_TOKENS // company - 1 - again
+        return max(0, min(free - 2, left - 1, share, self.window))
 
-    def _limit(self, drafter: Drafter, n: int) -> int:
+    def _limit(self, drafter: Drafter, company: int) -> int:
         """How many drafts to ask a drafter for."""
         most = self.asked.most(type(drafter))
         # With a seed, drawn drafts have to repeat, and times of passes do not.
         if not self.asked.adaptive or self.asked.acceptance == "rejection":
             return most
-        return self._lengths[drafter.name].choose(n)
+        return self._lengths[drafter.name].choose(company)
 
 
-def _cut(draft: Draft, tokens: list[int]) -> Draft:
-    """The first tokens of a draft, with what they were drawn from."""
-    drawn = draft.distributions
-    return Draft(tokens, drawn[: len(tokens)] if drawn is not None else None)
-
-
-def check_session(session: Session, asked: Speculation) -> None:
+def check_window(session: Session | Sequences, asked: Speculation) -> None:
     """Raise RequestError for a session whose memory can forget nothing."""
     plan = session.plan
     if plan.bytes.recurrent and plan.options.n_rs_seq == 0:
         raise RequestError(
             "this session cannot forget drafts; make it with n_rs_seq of the most drafts, here "
-            f"model.session(n_rs_seq={asked.longest})"
+            f"{asked.longest}"
         )

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
 import numpy as np
 import riverrun as rr
 from riverrun.backends import Backend, BoundPlan, Plan, Pools
+from riverrun.backends.delegate import Delegate
 from riverrun.engine.ahead import AheadDecoding
 from riverrun.engine.chooser import Chooser
 from riverrun.engine.decoding import PlainDecoding
@@ -106,14 +107,12 @@ class LatePlan(Plan):
         return self.inner.own_weights()
 
 
-class LateBackend(Backend):
+class LateBackend(Delegate, Backend):
     """Another backend whose runs take place when they are waited for."""
-
-    runs_ahead = True
 
     def __init__(self, inner: Backend) -> None:
         self.inner, self.queue = inner, Queue()
-        self.name, self.on_host, self.kernels = inner.name, inner.on_host, inner.kernels
+        self.capabilities = replace(inner.capabilities, runs_ahead=True)
 
     def supports(self, node: Node) -> Any:
         return self.inner.supports(node)
@@ -179,10 +178,11 @@ def left_behind(session: rr.Session, more: int = 3) -> tuple[Any, ...]:
 
 
 def sampling(backend: Backend, n: int, width: int, k: int) -> Plan:
-    """Draws from the k largest of `width` logits, in n rows."""
+    """Draws from the k largest of `width` logits, or fewer of them, in n rows."""
     g = Graph("sampling")
     values, ids = g.top_k(g.input("logits", (n, width), "f32"), k=k)
-    asked = [g.input(name, (n,), "f64") for name in ("temperature", "top_p", "min_p")]
+    asked = [g.input("top_k", (n,), "i32")]
+    asked += [g.input(name, (n,), "f64") for name in ("temperature", "top_p", "min_p")]
     seed, position = g.input("seed", (n, 2), "i32"), g.input("position", (n,), "i32")
     g.output("token", g.sample(values, ids, *asked, seed, position))
     return backend.compile(g)
@@ -204,6 +204,7 @@ def draws(backend: Backend, k: int, rounds: int) -> None:
         if i % 4 == 0:
             logits = np.round(logits)  # many equal ones
         asked = {
+            "top_k": rng.choice([1, 2, (k + 1) // 2, k, k], n).astype(np.int32),
             "temperature": rng.choice([0.0, 0.1, 0.8, 1.0, 1.7, 5.0, 1e-3], n),
             "top_p": rng.choice([1.0, 0.95, 0.5, 0.9999, 1e-6], n),
             "min_p": rng.choice([0.0, 0.05, 0.3, 1.0, 1e-5], n),
@@ -212,8 +213,8 @@ def draws(backend: Backend, k: int, rounds: int) -> None:
         position = rng.integers(0, 2**20, n).astype(np.int32)
         got = plan(logits=logits, seed=words(seeds), position=position, **asked)[:, 0]
         for r in range(n):
-            given = {name: float(values[r]) for name, values in asked.items()}
-            sampler = Sampler(SamplerParams(top_k=k, seed=seeds[r], **given), width)
+            given = {name: values[r].item() for name, values in asked.items()}
+            sampler = Sampler(SamplerParams(seed=seeds[r], **given), width)
             if got[r] == sampler.sample(logits[r], int(position[r])):
                 continue
             ids, probs = sampler.probs(logits[r])
@@ -237,6 +238,7 @@ def boundary(backend: Backend) -> None:
     at = 1 / (np.log(u) - np.log1p(-u))
     common = {
         "logits": np.tile(np.array([1, 0], np.float32), (n, 1)),
+        "top_k": np.full(n, 2, np.int32),
         "top_p": np.ones(n),
         "min_p": np.zeros(n),
         "seed": words(s for s, *_ in found),

@@ -16,7 +16,7 @@ from riverrun.graph import Graph, Value
 @cache
 def cpu(threads: int = 1) -> CpuBackend:
     """A backend with that many threads, made once."""
-    return CpuBackend(threads)
+    return CpuBackend(threads, oversubscribe=True)
 
 
 def feed(g: Graph, arrays: dict[str, np.ndarray]) -> list[Value]:

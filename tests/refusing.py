@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from riverrun.backends import Backend, Plan, Support
+from riverrun.backends.base import Weights
+from riverrun.backends.delegate import Delegate
 from riverrun.graph import Graph, HostTensor, Node
 
 
-class Without(Backend):
+class Without(Delegate, Backend):
     """Another backend that refuses some ops, and records the ops of every graph it compiles."""
 
     def __init__(self, inner: Backend, *ops: str, name: str = "") -> None:
@@ -30,5 +31,5 @@ class Without(Backend):
 
     def load_weights(
         self, weights: Mapping[str, HostTensor], progress: Callable[[int], None] | None = None
-    ) -> Any:
+    ) -> Weights:
         return self.inner.load_weights(weights, progress)

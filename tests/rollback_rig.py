@@ -49,7 +49,7 @@ class Plain:
         self._logits: list[np.ndarray] = []
 
     def _now(self) -> dict[str, np.ndarray]:
-        memory = self._session._held.recurrent
+        memory = self._session.sequences.storage.recurrent
         return memory.save(0) if memory else {}
 
     def _reach(self, n: int) -> None:
@@ -65,7 +65,7 @@ class Plain:
     def state(self, n: int) -> dict[str, np.ndarray]:
         """What memory holds after the first n tokens."""
         self._reach(n)
-        kept = [cache.save(0) for cache in self._session._held.caches]
+        kept = [cache.save(0) for cache in self._session.sequences.storage.caches]
         return {k: v[:n] for arrays in kept for k, v in arrays.items()} | self._recurrent[n]
 
 
@@ -82,7 +82,7 @@ class Moment:
         self._session = session
         self._pools = {name: session.pools.raw(name) for name in session.pools.specs}
         self._books = [copy.deepcopy(part.__dict__, self._shared()) for part in self._parts()]
-        self._tokens = copy.deepcopy(session._tokens)
+        self._tokens = copy.deepcopy(session.sequences._tokens)
 
     def _parts(self) -> list[Any]:
         return [self._session.memory, *self._session.memory.parts]
@@ -97,7 +97,7 @@ class Moment:
             self._session.pools.load(name, array)
         for part, books in zip(self._parts(), self._books, strict=True):
             part.__dict__.update(copy.deepcopy(books, self._shared()))
-        self._session._tokens = copy.deepcopy(self._tokens)
+        self._session.sequences._tokens = copy.deepcopy(self._tokens)
 
     def require_now(self) -> None:
         """The session is still exactly what it was."""
@@ -106,7 +106,7 @@ class Moment:
         for part, books in zip(self._parts(), self._books, strict=True):
             now = {k: v for k, v in part.__dict__.items() if k not in ("pools", "parts")}
             assert _plain(now) == _plain({k: books[k] for k in now})
-        assert self._session._tokens == self._tokens
+        assert self._session.sequences._tokens == self._tokens
 
 
 def _plain(x: Any) -> Any:

@@ -17,7 +17,7 @@ __all__ = ["main", "small_cases"]
 def main(names: list[str]) -> int:
     """Run and report."""
     cases = [("step", case) for case in small_cases(names)]
-    results = run_cases(CpuBackend(2), cases)
+    results = run_cases(CpuBackend(2, oversubscribe=True), cases)
     for result in results:
         if result.status != "passed":
             print(f"{result.status} {result.id}: {result.why}")

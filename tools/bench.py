@@ -8,18 +8,21 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from .loading import load_model
+from .loading import Loading, load_model
 from .messages import note
-from .options import DeviceName, GpuLayers, Json, ModelPath, Threads, gpu_layers, integers
+from .options import MOST, Json, integers
+from .parameters import Offer, command
 
 Sizes: TypeAlias = Annotated[
     str, typer.Option("-p", metavar="N,N,...", help="Tokens per pass, each a test of its own.")
 ]
 Decode: TypeAlias = Annotated[
-    int, typer.Option("-n", metavar="N", min=0, help="Tokens to decode one by one; 0: none.")
+    int,
+    typer.Option("-n", metavar="N", min=0, max=MOST, help="Tokens to decode one by one; 0: none."),
 ]
 Repetitions: TypeAlias = Annotated[
-    int, typer.Option("-r", metavar="R", min=1, help="Repetitions, after one that warms up.")
+    int,
+    typer.Option("-r", metavar="R", min=1, max=MOST, help="Repetitions, after one that warms up."),
 ]
 Context: TypeAlias = Annotated[
     int | None,
@@ -28,6 +31,7 @@ Context: TypeAlias = Annotated[
         "--ctx-size",
         metavar="CTX",
         min=1,
+        max=MOST,
         help="Context size in tokens.",
         show_default="what the longest test needs",
     ),
@@ -37,15 +41,13 @@ WithPeer: TypeAlias = Annotated[
 ]
 
 
+@command
 def bench(
-    model: ModelPath = None,
+    loading: Annotated[Loading, Offer(without=("draft_head",))],
     sizes: Sizes = "1,8,512",
     n: Decode = 64,
-    threads: Threads = None,
     repetitions: Repetitions = 5,
     ctx: Context = None,
-    device: DeviceName = "auto",
-    layers: GpuLayers = None,
     peer: WithPeer = False,
     as_json: Json = False,
 ) -> None:
@@ -61,8 +63,10 @@ def bench(
     need = max(test.context for test in tests)
     if ctx is not None and ctx < need:
         raise typer.BadParameter(f"these tests need {need} tokens, got {ctx}", param_hint="-c")
-    offload = Offload(gpu_layers(layers), ctx or need)
-    loaded = load_model(model, device, threads, offload=offload)
+    offload = Offload(loading.gpu_layers, ctx or need)
+    loaded = load_model(
+        loading.model, loading.device, loading.threads, offload=offload, load=loading.load
+    )
     watched = sys.stderr is not None and sys.stderr.isatty()
     report = run_report(
         loaded,

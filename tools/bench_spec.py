@@ -11,28 +11,23 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from .loading import load_model
+from ..engine.session_plan import SessionOptions
+from ..speculative import Speculation
+from .files import write_text
+from .loading import Loading, load_model
 from .messages import complain, note
-from .options import DeviceName, GpuLayers, Json, ModelPath, Threads, gpu_layers
-from .speculation import (
-    Asked,
-    DraftHead,
-    DraftMax,
-    DraftMin,
-    DraftModelPath,
-    NoAdaptive,
-    NRsSeq,
-    PMin,
-)
+from .options import MOST, Json
+from .parameters import Chosen, Offer, command
+from .speculation import MEASURED, Drafting
 
 if TYPE_CHECKING:
     from ..bench.spec import Progress
     from ..bench.spec_rows import Report
-    from ..speculative import Speculation
 
 Option = typer.Option
 Count: TypeAlias = Annotated[
-    int, Option("-n", "--n-predict", metavar="N", min=2, help="Tokens to generate a prompt.")
+    int,
+    Option("-n", "--n-predict", metavar="N", min=2, max=MOST, help="Tokens to generate a prompt."),
 ]
 Prompts: TypeAlias = Annotated[
     str | None,
@@ -57,12 +52,14 @@ Context: TypeAlias = Annotated[
         "--ctx-size",
         metavar="CTX",
         min=1,
+        max=MOST,
         help="Context size in tokens.",
         show_default="what the longest prompt needs",
     ),
 ]
 Repetitions: TypeAlias = Annotated[
-    int, Option("-r", "--repetitions", metavar="R", min=1, help="Of each, taking turns.")
+    int,
+    Option("-r", "--repetitions", metavar="R", min=1, max=MOST, help="Of each, taking turns."),
 ]
 Keep: TypeAlias = Annotated[
     bool, Option("--keep-drafters", help="Drafters remember earlier prompts and repetitions.")
@@ -80,22 +77,15 @@ Plot: TypeAlias = Annotated[
 ]
 
 
+@command
 def bench_spec(
-    model: ModelPath = None,
+    loading: Loading,
+    drafts: Annotated[Chosen[Speculation], Offer(only=(*MEASURED, "adaptive"))],
+    session: Annotated[Chosen[SessionOptions], Offer(only=("n_rs_seq",))],
     n: Count = 192,
     prompts: Prompts = None,
     spec: Specs = None,
-    draft_model: DraftModelPath = None,
-    draft_max: DraftMax = None,
-    draft_min: DraftMin = 0,
-    p_min: PMin = 0.0,
-    draft_head: DraftHead = 0,
     rollback: Rollbacks = "auto",
-    n_rs_seq: NRsSeq = None,
-    no_adaptive: NoAdaptive = False,
-    threads: Threads = None,
-    device: DeviceName = "auto",
-    layers: GpuLayers = None,
     ctx: Context = None,
     repetitions: Repetitions = 1,
     keep_drafters: Keep = False,
@@ -110,32 +100,27 @@ def bench_spec(
     from ..bench.spec_rows import make_report
     from ..graph.errors import RequestError
 
-    asked = Asked(
-        draft_model=draft_model,
-        draft_max=draft_max,
-        draft_min=draft_min,
-        p_min=p_min,
-        n_rs_seq=n_rs_seq,
-        no_adaptive=no_adaptive,
-        draft_head=draft_head,
-    )
+    asked = Drafting(drafts, session, loading)
+    n_rs_seq = session.values.get("n_rs_seq")
     chains = _chains(spec)
     rates = _rates(synthetic_acceptance)
     options = Options(n, repetitions, _names(rollback), n_rs_seq, ctx, keep_drafters, rates)
     for chain in chains or DEFAULTS:
         for name in options.rollbacks:
-            replace(asked, spec=",".join(chain), rollback=name).check()
-    every = ",".join(dict.fromkeys(kind for chain in chains or DEFAULTS for kind in chain))
-    offload = replace(asked, spec=every).offload(gpu_layers(layers), ctx)
+            asked.having(chain, rollback=name).check()
+    every = tuple(dict.fromkeys(kind for chain in chains or DEFAULTS for kind in chain))
+    offload = asked.having(every).offload(ctx)
     try:
         chosen = choose_prompts(_names(prompts or ""))
     except RequestError as error:
         raise typer.BadParameter(str(error), param_hint="--prompts") from None
     if plot and (plot.is_dir() or not plot.parent.is_dir()):
         raise typer.BadParameter(f"{plot} cannot be written; check the path", param_hint="--plot")
-    loaded = load_model(model, device, threads, draft_head, offload)
+    loaded = load_model(
+        loading.model, loading.device, loading.threads, loading.draft_head, offload, loading.load
+    )
     chains = chains or default_chains(loaded)
-    bench = SpecBench(loaded, chosen, _speculations(chains, asked, device, threads), options)
+    bench = SpecBench(loaded, chosen, _speculations(chains, asked), options)
     report = make_report(bench, bench.run(_progress()))
     _publish(report, plot, as_json)
     if not report["passed"]:
@@ -177,12 +162,10 @@ def _rates(text: str | None) -> tuple[float, ...] | None:
     return rates
 
 
-def _speculations(
-    chains: Sequence[tuple[str, ...]], asked: Asked, device: str, threads: int | None
-) -> list[Speculation]:
+def _speculations(chains: Sequence[tuple[str, ...]], asked: Drafting) -> list[Speculation]:
     """A speculation for each chain; a draft model that one of them needs is loaded once."""
     first = next((chain for chain in chains if "draft" in chain), chains[0])
-    opened = replace(asked, spec=",".join(first)).open(device, threads)
+    opened = asked.having(first).open()
     assert opened is not None
     return [replace(opened, kinds=chain) for chain in chains]
 
@@ -199,7 +182,7 @@ def _publish(report: Report, plot: Path | None, as_json: bool) -> None:
     from ..bench.spec_report import WIDTH, print_spec_report
 
     if plot:
-        plot.write_text(page(report), encoding="utf-8")
+        write_text(plot, page(report))
     if as_json:
         print(json.dumps(report))
         return

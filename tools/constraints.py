@@ -2,43 +2,74 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeAlias
 
 import typer
 
-Option = typer.Option
-JsonSchema: TypeAlias = Annotated[
-    str | None,
-    Option("--json-schema", metavar="SCHEMA", help="The text is JSON that fits this schema."),
-]
-Regex: TypeAlias = Annotated[
-    str | None, Option("--regex", metavar="REGEX", help="The text matches it from start to end.")
-]
-Grammar: TypeAlias = Annotated[
-    str | None, Option("--grammar", metavar="TEXT", help="The text follows this grammar.")
-]
-GrammarFile: TypeAlias = Annotated[
-    Path | None,
-    Option("--grammar-file", metavar="FILE", help="The same, from a file: Lark or GBNF."),
-]
+from ..graph.fields import option
+from .files import read_text
+from .parameters import usage_errors
 
 
-def asked_constraint(
-    json_schema: str | None, regex: str | None, grammar: str | None, grammar_file: Path | None
-) -> tuple[str, str] | None:
-    """Kind and source of the one constraint that was given, None without one.
+def as_typed(text: str) -> str:
+    """A text as it stands; that it is Unicode is checked of every option that is read."""
+    return text
 
-    Raises typer.BadParameter for several, OSError for a file that cannot be read."""
-    given = {
-        "--json-schema": ("json_schema", json_schema),
-        "--regex": ("regex", regex),
-        "--grammar": ("grammar", grammar),
-        "--grammar-file": ("grammar", grammar_file),
-    }
-    named = {option: (kind, source) for option, (kind, source) in given.items() if source}
-    if len(named) > 1:
-        raise typer.BadParameter(f"give one of them, got {', '.join(named)}")
-    for kind, source in named.values():
-        return kind, source.read_text() if isinstance(source, Path) else str(source)
-    return None
+
+@dataclass(frozen=True)
+class Constraining:
+    """What the text must conform to: one of these at most."""
+
+    json_schema: str | None = option(
+        None,
+        "--json-schema",
+        metavar="SCHEMA",
+        help="The text is JSON that fits this schema.",
+        read=as_typed,
+    )
+    regex: str | None = option(
+        None,
+        "--regex",
+        metavar="REGEX",
+        help="The text matches it from start to end.",
+        read=as_typed,
+    )
+    grammar: str | None = option(
+        None,
+        "--grammar",
+        metavar="TEXT",
+        help="The text follows this grammar.",
+        read=as_typed,
+    )
+    grammar_file: Path | None = option(
+        None,
+        "--grammar-file",
+        metavar="FILE",
+        help="The same, from a file: Lark or GBNF.",
+    )
+
+    def asked(self) -> tuple[str, str] | None:
+        """Kind and source of the one constraint that was given, None without one.
+
+        Raises typer.BadParameter for several, for a source that is wrong by itself and for a file
+        that is no text; RequestError for a file that cannot be read."""
+        from ..engine.constraints.kinds import check_source
+        from ..engine.constraints.library import llguidance
+
+        given = {
+            "--json-schema": ("json_schema", self.json_schema),
+            "--regex": ("regex", self.regex),
+            "--grammar": ("grammar", self.grammar),
+            "--grammar-file": ("grammar", self.grammar_file),
+        }
+        named = {option: (kind, source) for option, (kind, source) in given.items() if source}
+        if len(named) > 1:
+            raise typer.BadParameter(f"give one of them, got {', '.join(named)}")
+        for label, (kind, source) in named.items():
+            text = read_text(source, label) if isinstance(source, Path) else str(source)
+            llguidance()
+            with usage_errors(label):
+                check_source(kind, text)
+            return kind, text
+        return None

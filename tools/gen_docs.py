@@ -73,9 +73,30 @@ def properties(cls: type[Op]) -> list[str]:
         lines.append(f"A weight in practice, which backends may repack: {names}.")
     if cls.expand is not Op.expand:
         lines.append("Fused: a backend without a kernel for it runs its expansion.")
+    return [*lines, *declared_rows(cls), *tolerance(cls)]
+
+
+def declared_rows(cls: type[Op]) -> list[str]:
+    """Which rows belong together."""
+    lines = []
     if cls.rowwise:
         lines.append("Row-wise: row i of the result depends on row i of the inputs only.")
+    for names, what in ((cls.per_token, "token"), (cls.per_sequence, "sequence")):
+        if names:
+            lines.append(f"A row for each {what}: {', '.join(f'`{name}`' for name in names)}.")
+    if cls.no_rows:
+        lines.append(f"Not checked row by row: {cls.no_rows}.")
     return lines
+
+
+def tolerance(cls: type[Op]) -> list[str]:
+    """How far kernels may be from the reference, where the default is another."""
+    said = []
+    if cls.tolerance is not None:
+        said.append(f"{cls.tolerance:g}" if cls.tolerance else "0: there is one right answer")
+    if cls.block_tolerance is not None:
+        said.append(f"{cls.block_tolerance:g} where an input is of a block type")
+    return [f"Largest NMSE of a kernel: {', '.join(said)}."] if said else []
 
 
 def kernels(cls: type[Op]) -> str:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from .loading import load_model
-from .options import DeviceName, ModelPath, Threads
+from .files import write_text
+from .loading import Loading, load_model
+from .parameters import Offer, command
 
 if TYPE_CHECKING:
     from ..bench.profile import StepProfile
@@ -32,15 +33,14 @@ Measure: TypeAlias = Annotated[
 ]
 
 
+@command
 def graph(
-    model: ModelPath = None,
+    loading: Annotated[Loading, Offer(only=("model", "threads", "device"))],
     tokens: Tokens = 1,
     seqs: Sequences = 1,
     format: Format = "text",
     output: Output = None,
     measure: Measure = False,
-    threads: Threads = None,
-    device: DeviceName = "auto",
 ) -> None:
     """Write the graph that a session runs for a step: shapes, kernels, bytes, operations, times."""
     if format not in FORMATS:
@@ -53,7 +53,7 @@ def graph(
         )
     from .graph_notes import note_graph
 
-    profile, name = _profile(model, tokens, seqs, measure, threads, device)
+    profile, name = _profile(loading, tokens, seqs, measure)
     noted = note_graph(profile, f"{name} on {profile.backend.name}")
     if format == "text":
         from .graph_notes import noted_text as render
@@ -65,17 +65,15 @@ def graph(
     if output is None:
         print(text, end="")
     else:
-        output.write_text(text, encoding="utf-8")
+        write_text(output, text)
 
 
-def _profile(
-    path: Path | None, tokens: int, seqs: int, measure: bool, threads: int | None, device: str
-) -> tuple[StepProfile, str]:
+def _profile(loading: Loading, tokens: int, seqs: int, measure: bool) -> tuple[StepProfile, str]:
     """The step and the model's file name. Weights are laid out only to measure."""
     from ..bench.profile import measure_step, step_graph
 
     if measure:
-        model = load_model(path, device, threads)
+        model = load_model(loading.model, loading.device, loading.threads)
         return measure_step(model, tokens, seqs), model.name
 
     import riverrun
@@ -83,5 +81,7 @@ def _profile(
     from ..backends import open_backend
     from ..models import load_file
 
-    file = load_file(path or riverrun.DEMO_MODEL)
-    return step_graph(file, open_backend(device, threads), tokens, seqs), file.path.name
+    file = load_file(loading.model or riverrun.DEMO_MODEL)
+    return step_graph(
+        file, open_backend(loading.device, loading.threads), tokens, seqs
+    ), file.path.name

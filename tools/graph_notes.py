@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 
-from .. import _cpu
 from ..backends import Backend
 from ..backends.cpu import CpuBackend
+from ..backends.debug import unwatched
 from ..bench.profile import StepProfile
 from ..graph import Graph, Node
 from ..graph.op import Cost
@@ -112,22 +112,18 @@ def note_graph(profile: StepProfile, title: str) -> NotedGraph:
 
 
 def place_of(backend: Backend, node: Node) -> str:
-    """What runs a node: "cpu avx2", with "packed" where the kernel reads weights rearranged;
+    """What runs a node of a step: "cpu avx2", "packed" where the kernel reads weights rearranged;
     "view" where nothing runs; the kind of a leaf."""
     if node.is_leaf:
         return node.op.name
     if node.op.view:
         return "view"
-    if type(backend) is not CpuBackend:
+    plain = unwatched(backend)
+    if not isinstance(plain, CpuBackend):
         return backend.name
-    _, index, layouts, _ = backend.choose(node)
-    return f"cpu {_levels()[index]}" + (" packed" if any(layouts) else "")
-
-
-@cache
-def _levels() -> list[str]:
-    """The instruction-set levels of the kernels that the CPU backend chooses from, in order."""
-    return [kernel["isa"] for kernel in _cpu.kernels() if kernel["usable"]]
+    choice = plain.choose(node, exact=True)
+    isa = choice.kernel.isa if choice.kernel is not None else "no kernel"
+    return f"{backend.name} {isa}" + (" packed" if choice.packed else "")
 
 
 def group_nodes(graph: Graph) -> list[str]:

@@ -3,12 +3,79 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from ..graph.fields import integer, one_of, option
 
 if TYPE_CHECKING:
     from ..engine import Model
     from ..engine.offload import Offload
+
+MOST_THREADS = 4096
+LOADS = ("map", "read")
+
+
+def read_layers(text: str) -> int | str:
+    """What --gpu-layers asks for. Raises ValueError."""
+    if text == "auto":
+        return text
+    try:
+        number = int(text)
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise ValueError(f"expected a number of 0 or more, or auto, got {text!r}")
+    return number
+
+
+@dataclass(frozen=True)
+class Loading:
+    """Which model a subcommand runs, and on what."""
+
+    model: Path | None = option(
+        None, metavar="MODEL", help="GGUF file.", shown="the bundled demo model"
+    )
+    threads: int | None = option(
+        None,
+        "-t",
+        "--threads",
+        metavar="THREADS",
+        help="Processor threads.",
+        shown="what affinity and the cgroup quota allow",
+        check=integer(1, MOST_THREADS),
+    )
+    device: str = option(
+        "auto",
+        "--device",
+        metavar="D[,D]",
+        help="auto, or names that `devices` lists, commas between; earlier ones go first.",
+    )
+    gpu_layers: int | str | None = option(
+        None,
+        "--gpu-layers",
+        metavar="N|auto",
+        help="How many of the last layers run on the cards, the head counting as one; auto: as "
+        "many as fit. The others run on the processor.",
+        shown="all",
+        read=read_layers,
+    )
+    load: str = option(
+        "map",
+        "--load",
+        metavar="map|read",
+        help="map: weights stay in the file, which must not change meanwhile; read: copy it into "
+        "memory first.",
+        check=one_of(LOADS),
+    )
+    draft_head: int = option(
+        0,
+        "--draft-head",
+        metavar="N",
+        help="mtp chooses among the first N tokens of the vocabulary; 0: among all.",
+        check=integer(0, 2**31 - 1),
+    )
 
 
 def load_model(
@@ -17,6 +84,7 @@ def load_model(
     threads: int | None,
     draft_head: int = 0,
     offload: Offload | None = None,
+    load: str = "map",
 ) -> Model:
     """The model at path, or the bundled demo. A bar on standard error while weights are laid out,
     if that is a terminal. Raises what `riverrun.load` raises."""
@@ -24,7 +92,9 @@ def load_model(
 
     source = path or riverrun.DEMO_MODEL
     if sys.stderr is None or not sys.stderr.isatty():
-        return riverrun.load(source, device, threads, draft_head=draft_head, offload=offload)
+        return riverrun.load(
+            source, device, threads, draft_head=draft_head, offload=offload, load=load
+        )
 
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
@@ -39,4 +109,5 @@ def load_model(
             progress=lambda done, total: bar.update(task, completed=done, total=total),
             draft_head=draft_head,
             offload=offload,
+            load=load,
         )

@@ -2,72 +2,36 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
 
-ModelPath: TypeAlias = Annotated[
-    Path | None,
-    typer.Argument(metavar="MODEL", help="GGUF file.", show_default="the bundled demo model"),
-]
-Threads: TypeAlias = Annotated[
-    int | None,
-    typer.Option(
-        "-t",
-        "--threads",
-        metavar="THREADS",
-        min=1,
-        help="Processor threads.",
-        show_default="what affinity and the cgroup quota allow",
-    ),
-]
-DeviceName: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        "--device",
-        metavar="D[,D]",
-        help="auto, or names that `devices` lists, commas between; earlier ones go first.",
-    ),
-]
-GpuLayers: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--gpu-layers",
-        metavar="N|auto",
-        help="How many of the last layers run on the cards, the head counting as one; auto: as "
-        "many as fit. The others run on the processor.",
-        show_default="all",
-    ),
-]
+MOST = 2**31 - 1
 Json: TypeAlias = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on standard output.")
 ]
 
 
+def read_integers(text: str) -> list[int]:
+    """The numbers of "ID,ID,...", each 0 or more. Raises ValueError."""
+    return _integers(text, least=0)
+
+
 def integers(option: str, text: str, least: int) -> list[int]:
     """The numbers of "ID,ID,...". Raises typer.BadParameter naming the option."""
+    try:
+        return _integers(text, least)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
+
+
+def _integers(text: str, least: int) -> list[int]:
     try:
         numbers = [int(part) for part in text.split(",")]
     except ValueError:
         numbers = []
-    if not numbers or min(numbers) < least:
-        raise typer.BadParameter(
-            f"expected integers >= {least} separated by commas, got {text!r}", param_hint=option
+    if not numbers or min(numbers) < least or max(numbers) > MOST:
+        raise ValueError(
+            f"expected integers in {least} .. {MOST} separated by commas, got {text!r}"
         )
     return numbers
-
-
-def gpu_layers(text: str | None) -> int | str | None:
-    """What --gpu-layers asks for. Raises typer.BadParameter."""
-    if text is None or text == "auto":
-        return text
-    try:
-        number = int(text)
-    except ValueError:
-        number = -1
-    if number < 0:
-        raise typer.BadParameter(
-            f"expected a number of 0 or more, or auto, got {text!r}", param_hint="--gpu-layers"
-        )
-    return number

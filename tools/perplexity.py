@@ -10,35 +10,37 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from .loading import load_model
+from .files import cannot
+from .loading import Loading, load_model
 from .messages import note
-from .options import DeviceName, GpuLayers, Json, Threads, gpu_layers
+from .options import MOST, Json
+from .parameters import REQUIRED, Offer, command
 
 if TYPE_CHECKING:
     from ..bench.perplexity import Estimate
 
-Model: TypeAlias = Annotated[Path, typer.Argument(metavar="MODEL", help="GGUF file.")]
 Text: TypeAlias = Annotated[Path, typer.Argument(metavar="FILE", help="Text file, UTF-8.")]
 Context: TypeAlias = Annotated[
-    int, typer.Option("-c", "--ctx-size", metavar="CTX", min=4, help="Tokens of a chunk.")
+    int, typer.Option("-c", "--ctx-size", metavar="CTX", min=4, max=MOST, help="Tokens of a chunk.")
 ]
 Chunks: TypeAlias = Annotated[
-    int, typer.Option("--chunks", metavar="N", min=-1, help="Chunks to score; -1: all.")
+    int, typer.Option("--chunks", metavar="N", min=-1, max=MOST, help="Chunks to score; -1: all.")
 ]
 Sequences: TypeAlias = Annotated[
     int, typer.Option("--seqs", metavar="N", min=1, max=64, help="Chunks scored side by side.")
 ]
 
 
+@command
 def perplexity(
-    model: Model,
+    loading: Annotated[
+        Loading,
+        Offer(without=("draft_head",), changed={"model": {"absent": REQUIRED, "shown": ""}}),
+    ],
     file: Text,
     ctx: Context = 512,
     chunks: Chunks = -1,
     seqs: Sequences = 1,
-    threads: Threads = None,
-    device: DeviceName = "auto",
-    layers: GpuLayers = None,
     as_json: Json = False,
 ) -> None:
     """Cut a text into chunks and score the second half of each."""
@@ -48,9 +50,11 @@ def perplexity(
     if chunks == 0:
         raise typer.BadParameter("expected 1 or more, or -1 for all, got 0", param_hint="--chunks")
     # A cache of all sequences is what has to fit beside the layers.
-    offload = Offload(gpu_layers(layers), ctx * seqs)
+    offload = Offload(loading.gpu_layers, ctx * seqs)
     text = _read(file)
-    loaded = load_model(model, device, threads, offload=offload)
+    loaded = load_model(
+        loading.model, loading.device, loading.threads, offload=offload, load=loading.load
+    )
     parts = cut(loaded, text, ctx, chunks)
     measured = Perplexity(loaded, ctx, min(seqs, len(parts)))
     watched = sys.stderr is not None and sys.stderr.isatty()
@@ -75,8 +79,7 @@ def perplexity(
 
 
 def _read(file: Path) -> str:
-    """The text of a file. Raises RequestError for what is not UTF-8, OSError for what is not
-    there."""
+    """The text of a file. Raises RequestError for what is not UTF-8 and what is not there."""
     from ..graph.errors import RequestError
 
     try:
@@ -85,3 +88,5 @@ def _read(file: Path) -> str:
         raise RequestError(
             f"{file}: byte {error.start} is not UTF-8; convert the text to UTF-8 first"
         ) from None
+    except OSError as error:
+        raise cannot("read", file, error) from None

@@ -3,40 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from .loading import load_model
-from .options import DeviceName, GpuLayers, Json, ModelPath, Threads, gpu_layers
-from .run import (
-    CacheTypeK,
-    CacheTypeV,
-    Context,
-    FrequencyPenalty,
-    IgnoreEos,
-    MinP,
-    PresencePenalty,
-    Prompt,
-    RepeatLastN,
-    RepeatPenalty,
-    Temp,
-    Tokens,
-    TopK,
-    TopP,
-    check_options,
-    prompt_ids,
-)
-from .speculation import (
-    Asked,
-    DraftHead,
-    DraftMax,
-    DraftMin,
-    DraftModelPath,
-    NRsSeq,
-    PMin,
-    Rollback,
-)
+from ..engine import SamplerParams
+from ..engine.session_plan import SessionOptions
+from ..graph.fields import integer
+from ..graph.random import MAX_SEED
+from ..speculative import Speculation
+from .loading import Loading, load_model
+from .options import Json
+from .parameters import Chosen, Offer, command
+from .run import Ending, Prompt
+from .speculation import MEASURED, Drafting
 
 if TYPE_CHECKING:
     from ..engine import Model
@@ -44,22 +25,6 @@ if TYPE_CHECKING:
     from ..speculative.locate import Cause, NodeDifference, StateDifference
 
 Option = typer.Option
-Drafters: TypeAlias = Annotated[
-    str, Option("--spec", metavar="KIND[,KIND]", help="Drafters, as in `run`.")
-]
-Count: TypeAlias = Annotated[
-    int,
-    Option(
-        "-n",
-        "--n-predict",
-        metavar="N",
-        min=-1,
-        help="Tokens to compare; -1: to the end token or the context's end.",
-    ),
-]
-Seed: TypeAlias = Annotated[
-    int, Option("--seed", metavar="S", min=0, help="Seed of both runs' draws.")
-]
 Logits: TypeAlias = Annotated[
     bool, Option("--logits", help="Logits have to be equal too, bit for bit.")
 ]
@@ -78,90 +43,59 @@ Tolerance: TypeAlias = Annotated[
 ]
 
 
+SEED = integer(0, MAX_SEED)
+OFFERED = {
+    "n": {"help": "Tokens to compare; -1: to the end token or the context's end."},
+    "kinds": {"absent": ("mtp",), "shown": "mtp", "help": "Drafters, as in `run`."},
+    "temperature": {"absent": 0.0},
+    "seed": {"absent": 0, "unset": None, "check": SEED, "help": "Seed of both runs' draws."},
+}
+
+
+@command
 def check(
-    model: ModelPath = None,
-    prompt: Prompt = None,
-    tokens: Tokens = None,
-    n: Count = 128,
-    spec: Drafters = "mtp",
-    draft_model: DraftModelPath = None,
-    draft_max: DraftMax = None,
-    draft_min: DraftMin = 0,
-    p_min: PMin = 0.0,
-    draft_head: DraftHead = 0,
-    rollback: Rollback = "auto",
-    n_rs_seq: NRsSeq = None,
-    temp: Temp = 0.0,
-    top_k: TopK = 40,
-    top_p: TopP = 0.95,
-    min_p: MinP = 0.05,
-    repeat_penalty: RepeatPenalty = 1.0,
-    repeat_last_n: RepeatLastN = 64,
-    frequency_penalty: FrequencyPenalty = 0.0,
-    presence_penalty: PresencePenalty = 0.0,
-    seed: Seed = 0,
-    ctx: Context = None,
-    cache_type_k: CacheTypeK = "f16",
-    cache_type_v: CacheTypeV = "f16",
-    ignore_eos: IgnoreEos = False,
+    prompt: Prompt,
+    ending: Annotated[Ending, Offer(only=("n", "ignore_eos"), changed=OFFERED)],
+    drafts: Annotated[Chosen[Speculation], Offer(only=("kinds", *MEASURED), changed=OFFERED)],
+    session: Chosen[SessionOptions],
+    sampling: Annotated[SamplerParams, Offer(changed=OFFERED)],
+    loading: Loading,
     logits: Logits = False,
     near_tie: NearTie = 0.01,
     tolerance: Tolerance = 0.0,
-    threads: Threads = None,
-    device: DeviceName = "auto",
-    layers: GpuLayers = None,
     as_json: Json = False,
 ) -> None:
     """Generate with and without drafts, side by side; exit with 1 at the first token that differs,
     after telling which state, round or node of the graph made it differ.
 
     Drafts have their full length always, so that the rounds of two calls are the same."""
-    from ..engine import SamplerParams
-    from ..speculative.check import Asked as AskedCheck
-    from ..speculative.check import Check
+    from ..speculative.check import Asked, Check
     from ..speculative.locate import locate
 
-    sampling: dict[str, Any] = {
-        "temperature": temp,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "repeat_penalty": repeat_penalty,
-        "repeat_last_n": repeat_last_n,
-        "frequency_penalty": frequency_penalty,
-        "presence_penalty": presence_penalty,
-        "seed": seed,
-    }
-    asked = Asked(
-        spec,
-        draft_model,
-        draft_max,
-        draft_min,
-        p_min,
-        rollback,
-        n_rs_seq,
-        no_adaptive=True,
-        draft_head=draft_head,
-    )
-    ids = prompt_ids(prompt, tokens)
-    check_options(sampling, [], {"--cache-type-k": cache_type_k, "--cache-type-v": cache_type_v})
-    if not asked.kinds:
+    prompt = prompt.found()
+    if not drafts.values["kinds"]:
         raise typer.BadParameter("expected drafters to check, got none", param_hint="--spec")
-    asked.check()
-    loaded = load_model(model, device, threads, draft_head, asked.offload(gpu_layers(layers), ctx))
-    caches: dict[str, Any] = {"cache_type_k": cache_type_k, "cache_type_v": cache_type_v}
-    speculation = asked.open(device, threads)
+    drafting = Drafting(
+        replace(drafts, values={**drafts.values, "adaptive": False}), session, loading
+    )
+    drafting.check()
+    offload = drafting.offload(session.values.get("n_ctx"))
+    model = load_model(
+        loading.model, loading.device, loading.threads, loading.draft_head, offload, loading.load
+    )
+    speculation = drafting.open()
     assert speculation is not None
+    plain = {k: v for k, v in session.values.items() if k not in ("rollback", "n_rs_seq")}
     checked = Check(
-        loaded,
-        AskedCheck(
-            loaded.plan_session(ctx, **caches),
-            loaded.plan_session(ctx, **caches, **asked.session_options()),
+        model,
+        Asked(
+            model.plan_session(**plain),
+            model.plan_session(**drafting.session_options()),
             speculation,
-            loaded.tokenize(prompt) if prompt is not None else ids,
-            n,
-            SamplerParams(**sampling),
-            ignore_eos,
+            list(prompt.ids(model)),
+            ending.n,
+            sampling,
+            ending.ignore_eos,
             logits,
         ),
     )
@@ -176,7 +110,7 @@ def check(
 
 
 def _object(checked: Check, cause: Cause | None, near_tie: float) -> dict[str, Any]:
-    stats = checked.speculator.statistics
+    stats = checked.speculator.statistics_in_all
     first = None
     if checked.parting and cause:
         first = {
@@ -228,7 +162,7 @@ def _parting(model: Model, parting: Parting, near_tie: float) -> dict[str, Any]:
 
 def _lines(checked: Check, cause: Cause | None, near_tie: float) -> list[str]:
     """The report for people."""
-    stats = checked.speculator.statistics
+    stats = checked.speculator.statistics_in_all
     rounds = f"{stats.rounds} round{'s' * (stats.rounds != 1)}"
     counts = f"{rounds}, accepted {stats.accepted} of {stats.drafted}"
     if not checked.parting or not cause:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from .options import Json, Threads
+from ..graph.plugins import OPS, load_plugins
+from .files import write_text
+from .loading import Loading
+from .options import Json
+from .parameters import Offer, command, usage_errors
 
 if TYPE_CHECKING:
     from ..backends import Backend
@@ -62,7 +65,9 @@ Write: TypeAlias = Annotated[
 ]
 
 
+@command
 def test_ops(
+    loading: Annotated[Loading, Offer(only=("threads",))],
     backend: BackendName = None,
     op: OpNames = None,
     case: CaseIds = None,
@@ -72,7 +77,6 @@ def test_ops(
     from_model: FromModel = None,
     write: Write = None,
     kind: Kind = "step",
-    threads: Threads = None,
     as_json: Json = False,
 ) -> None:
     """Check ops on a backend against the numpy reference; exit with 1 when a case fails."""
@@ -87,7 +91,9 @@ def test_ops(
         raise typer.BadParameter(f"step or prefill, got {kind!r}", param_hint="--kind")
     if kind == "prefill" and (rows or support):
         raise typer.BadParameter("rows are those of step plans", param_hint="--kind")
-    with _usage():
+    threads = loading.threads
+    load_plugins(OPS)
+    with usage_errors():
         if support:
             _support(_devices(backend), op, write, as_json)
             return
@@ -110,26 +116,15 @@ def _require_one_of(**modes: bool) -> None:
         raise typer.BadParameter(f"one of {' and '.join(given)} at a time", param_hint=given[1])
 
 
-@contextmanager
-def _usage() -> Iterator[None]:
-    """Names that nothing has are errors of the command line."""
-    from ..graph.errors import RequestError
-
-    try:
-        yield
-    except RequestError as error:
-        raise typer.BadParameter(str(error)) from None
-
-
 def _require_device(name: str) -> None:
     from ..backends import devices, is_card
     from ..bench.op_cases import unknown
 
-    known = ["auto", "null", *(d.name for d in devices())]
-    with _usage():
+    known = ["auto", *(d.name for d in devices() if d.usable)]
+    with usage_errors():
         for part in name.split(","):
             # Why a card cannot be used is said when it is opened.
-            if part.strip() not in known and not is_card(part.strip()):
+            if part.strip() not in [*known, "null"] and not is_card(part.strip()):
                 raise unknown("backend", part.strip(), known)
 
 
@@ -144,7 +139,8 @@ def _devices(name: str | None) -> list[Backend]:
 
     if name:
         _require_device(name)
-    return [_open(n, None) for n in ([name] if name else [d.name for d in devices()])]
+    names = [name] if name else [d.name for d in devices() if d.usable]
+    return [_open(n, None) for n in names]
 
 
 def _choose(
@@ -238,7 +234,7 @@ def _support(
     table = support_table(opened, ops)
     if write:
         lines = ",\n".join(f"  {json.dumps(op)}: {json.dumps(row)}" for op, row in table.items())
-        write.write_text(f"{{\n{lines}\n}}\n")
+        write_text(write, f"{{\n{lines}\n}}\n")
     levels = {b.name: kernel_levels(b) for b in opened if b.kernels}
     if as_json:
         print(json.dumps({"support": table, "kernels": levels}))

@@ -13,30 +13,24 @@ plan = rr.compile(g, y, device="cpu")
 plan(x=array)
 """
 
-from importlib.metadata import PackageNotFoundError as _NotInstalled
-from importlib.metadata import version as _version
+from importlib import import_module as _import_module
 from pathlib import Path
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from . import ops
-from .backends import devices
-from .compiling import compile
-from .engine import Generation, Model, Result, SamplerParams, Session, load
-from .graph import Graph
-from .graph import errors as errors
-from .speculative import Speculation
+if _TYPE_CHECKING:
+    from .public import *  # noqa: F403
 
-try:
-    __version__ = _version("riverrun")
-except _NotInstalled:
-    __version__ = "0+uninstalled"
+    __version__: str
 
 DEMO_MODEL = Path(__file__).parent / "data" / "riverrun-demo-q8_0.gguf"
 
 __all__ = [
     "DEMO_MODEL",
+    "Engine",
     "Generation",
     "Graph",
     "Model",
+    "Request",
     "Result",
     "SamplerParams",
     "Session",
@@ -48,3 +42,33 @@ __all__ = [
     "load",
     "ops",
 ]
+
+_PACKAGES = ("backends", "bench", "engine", "graph", "models", "ops", "speculative")
+
+
+def _installed_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("riverrun")
+    except PackageNotFoundError:
+        return "0+uninstalled"
+
+
+def _on_first_use(name: str) -> object:
+    """A public name, imported when it is first asked for."""
+    found: object
+    if name == "__version__":
+        found = _installed_version()
+    elif name in _PACKAGES:
+        found = _import_module(f".{name}", __name__)
+    elif name in __all__:
+        found = getattr(_import_module(".public", __name__), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return globals().setdefault(name, found)
+
+
+if not _TYPE_CHECKING:
+    # Hidden from type checkers, to which it would give every name.
+    __getattr__ = _on_first_use

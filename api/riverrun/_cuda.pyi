@@ -3,7 +3,7 @@ from typing import Any
 
 import numpy as np
 
-from ._cpu import Tensor
+from ._cpu import Kernel, Tensor
 
 abi_version: int
 emulated: bool
@@ -78,12 +78,11 @@ class BoundPlan:
 class KernelTable:
     @staticmethod
     def all() -> KernelTable: ...
-    def find(self, node: Node, exact: bool = False) -> tuple[int, str]: ...
+    def rows(self) -> list[dict[str, Any]]: ...
+    def find(self, node: Node, exact: bool = False) -> tuple[Kernel | None, str]: ...
 
 class Plan:
-    def __init__(
-        self, steps: Sequence[Any], n_buffers: int, max_threads: int, table: KernelTable
-    ) -> None: ...
+    def __init__(self, steps: Sequence[Any], n_buffers: int, max_threads: int) -> None: ...
     @property
     def workspace_bytes(self) -> int: ...
     def bind(

@@ -70,15 +70,25 @@ inline std::vector<Location> to_locations(const py::list& items) {
   return out;
 }
 
-// (node, kernel index, input locations, output locations, label, rowwise) per step.
-inline std::shared_ptr<Plan> make_plan(const py::list& steps, int32_t n_buffers, int max_threads,
-                                       const KernelTable& table) {
+// Text of a kernel's, which may come from outside: bytes that are not UTF-8 become U+FFFD.
+inline py::str to_text(const std::string& text) {
+  return py::reinterpret_steal<py::str>(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
+}
+
+// A kernel of a table, as Python has it.
+struct Kernel {
+  const rr_kernel* kernel;
+};
+
+// (node, kernel, input locations, output locations, label, rowwise) per step.
+inline std::shared_ptr<Plan> make_plan(const py::list& steps, int32_t n_buffers, int max_threads) {
   std::vector<PlanNode> nodes;
   for (const auto& item : steps) {
     const auto parts = item.cast<py::tuple>();
     PlanNode node;
     node.data = parts[0].cast<std::shared_ptr<NodeData>>();
-    node.kernel = table.kernels().at(parts[1].cast<size_t>());
+    node.kernel = parts[1].cast<const Kernel&>().kernel;
     node.inputs = to_locations(parts[2].cast<py::list>());
     node.outputs = to_locations(parts[3].cast<py::list>());
     node.label = parts[4].cast<std::string>();
@@ -88,21 +98,28 @@ inline std::shared_ptr<Plan> make_plan(const py::list& steps, int32_t n_buffers,
   return std::make_shared<Plan>(std::move(nodes), n_buffers, max_threads);
 }
 
-// exact: row-exact kernels come before all others.
+// (kernel or None, reasons). exact: row-exact kernels come before all others.
 inline py::tuple find_kernel(const KernelTable& table, const NodeData& node, bool exact) {
   std::string reasons;
   const int index = table.find(node.view(), reasons, exact);
-  return py::make_tuple(index, reasons);
+  if (index < 0) return py::make_tuple(py::none(), to_text(reasons));
+  return py::make_tuple(Kernel{table.kernels()[index]}, to_text(reasons));
 }
 
 inline py::dict kernel_row(const rr_kernel& kernel) {
   py::dict row;
-  row["op"] = kernel.op;
-  row["isa"] = kernel.isa;
+  row["op"] = to_text(kernel.op);
+  row["isa"] = to_text(kernel.isa);
   row["priority"] = kernel.priority;
   row["row_exact"] = (kernel.flags & RR_ROW_EXACT) != 0;
-  row["bound"] = kernel.bound;
+  row["bound"] = to_text(kernel.bound ? kernel.bound : "");
   return row;
+}
+
+inline py::list kernel_rows(const KernelTable& table) {
+  py::list rows;
+  for (const rr_kernel* kernel : table.kernels()) rows.append(kernel_row(*kernel));
+  return rows;
 }
 
 inline std::pair<void*, int64_t> memory_of(const py::handle& object, bool writable) {
@@ -136,6 +153,22 @@ inline void bind_common(py::module_& m) {
   py::class_<NodeData, std::shared_ptr<NodeData>>(m, "Node", py::module_local())
       .def(py::init(&make_node), py::arg("op"), py::arg("inputs"), py::arg("outputs"),
            py::arg("attributes"));
+  py::class_<Kernel>(m, "Kernel", py::module_local())
+      .def_property_readonly("op", [](const Kernel& k) { return to_text(k.kernel->op); })
+      .def_property_readonly("isa", [](const Kernel& k) { return to_text(k.kernel->isa); })
+      .def_property_readonly("priority", [](const Kernel& k) { return k.kernel->priority; })
+      .def_property_readonly("row_exact",
+                             [](const Kernel& k) { return (k.kernel->flags & RR_ROW_EXACT) != 0; })
+      .def_property_readonly(
+          "bound", [](const Kernel& k) { return to_text(k.kernel->bound ? k.kernel->bound : ""); });
+}
+
+// How plans are made and kernels found, of every device's table.
+template <class Table>
+Table& bind_table(Table& table) {
+  return table.def("rows", &kernel_rows, "The facts of its kernels, in the order of the choice.")
+      .def("find", &find_kernel, py::arg("node"), py::arg("exact") = false,
+           "(kernel or None, reasons) for a node; exact: row-exact kernels first.");
 }
 
 }  // namespace riverrun

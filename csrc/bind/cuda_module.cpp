@@ -171,13 +171,11 @@ PYBIND11_MODULE(_cuda, m) {
   m.def("card_count", &card_count, "Number of cards; CudaError where there is none.");
   m.def("describe_card", &describe_card);
   m.def("kernels", &kernel_table, "All kernels of this build, best first within an op.");
-  py::class_<KernelTable, std::shared_ptr<KernelTable>>(m, "KernelTable", py::module_local())
-      .def_static("all", [] { return std::make_shared<KernelTable>(KernelTable::all()); })
-      .def("find", &find_kernel, py::arg("node"), py::arg("exact") = false,
-           "(kernel index or -1, reasons) for a node; exact: row-exact kernels first.");
+  py::class_<KernelTable, std::shared_ptr<KernelTable>> table(m, "KernelTable", py::module_local());
+  bind_table(table).def_static("all",
+                               [] { return std::make_shared<KernelTable>(KernelTable::all()); });
   py::class_<Plan, std::shared_ptr<Plan>>(m, "Plan", py::module_local())
-      .def(py::init(&make_plan), py::arg("steps"), py::arg("n_buffers"), py::arg("max_threads"),
-           py::arg("table"))
+      .def(py::init(&make_plan), py::arg("steps"), py::arg("n_buffers"), py::arg("max_threads"))
       .def_property_readonly("workspace_bytes", &Plan::workspace_bytes)
       .def("bind", &bind, py::arg("card"), py::arg("buffers"), py::arg("workspace"),
            py::arg("uploads"), py::arg("downloads"), py::arg("copies"), py::arg("record"),

@@ -34,7 +34,8 @@ PYBIND11_MODULE(_cpu, m) {
   bind_common(m);
   m.def("kernels", &kernel_table, "All kernels of this build, best first within an op.");
   m.def("isas", &usable_isas, "Instruction-set levels in use, lowest first.");
-  py::class_<KernelTable, std::shared_ptr<KernelTable>>(m, "KernelTable", py::module_local())
+  py::class_<KernelTable, std::shared_ptr<KernelTable>> table(m, "KernelTable", py::module_local());
+  bind_table(table)
       .def_static(
           "builtin", [] { return std::make_shared<KernelTable>(KernelTable::builtin()); },
           "This build's kernels that the processor can run.")
@@ -43,23 +44,25 @@ PYBIND11_MODULE(_cpu, m) {
           [](uintptr_t address) {
             return std::make_shared<KernelTable>(*reinterpret_cast<const rr_plugin*>(address));
           },
-          "The kernels of an rr_plugin at an address; ValueError where the table is damaged.")
-      .def("find", &find_kernel, py::arg("node"), py::arg("exact") = false,
-           "(kernel index or -1, reasons) for a node; exact: row-exact kernels first.");
+          "The kernels of an rr_plugin at an address; ValueError where the table is damaged.");
   py::class_<Plan, std::shared_ptr<Plan>>(m, "Plan", py::module_local())
-      .def(py::init(&make_plan), py::arg("steps"), py::arg("n_buffers"), py::arg("max_threads"),
-           py::arg("table"))
+      .def(py::init(&make_plan), py::arg("steps"), py::arg("n_buffers"), py::arg("max_threads"))
       .def_property_readonly("workspace_bytes", &Plan::workspace_bytes)
       .def("bind", &bind, py::keep_alive<0, 2>(), py::keep_alive<0, 3>());
+  py::register_exception<ThreadLimit>(m, "ThreadLimit", PyExc_RuntimeError);
   py::class_<ThreadPool, std::shared_ptr<ThreadPool>>(m, "ThreadPool")
-      .def(py::init<int>())
+      .def(py::init<int>(), py::arg("n_threads"), py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("size", &ThreadPool::size);
   py::class_<BoundPlan, std::shared_ptr<BoundPlan>>(m, "BoundPlan")
       .def(
           "run",
           [](BoundPlan& plan, ThreadPool& pool, int64_t rows) {
-            py::gil_scoped_release release;
-            return plan.run(pool, rows);
+            std::string failed;
+            {
+              py::gil_scoped_release release;
+              failed = plan.run(pool, rows);
+            }
+            return to_text(failed);
           },
           "Run all nodes; returns an empty text or what failed.")
       .def("profile", [](BoundPlan& plan, ThreadPool& pool, int64_t rows) {
@@ -69,7 +72,7 @@ PYBIND11_MODULE(_cpu, m) {
           py::gil_scoped_release release;
           failed = plan.run(pool, rows, &nanoseconds);
         }
-        return py::make_tuple(failed, nanoseconds);
+        return py::make_tuple(to_text(failed), nanoseconds);
       });
   m.def("fma_rate", &fma_rate, py::call_guard<py::gil_scoped_release>(),
         "f32 operations a second that the pool's threads reach in multiply-adds on registers.");

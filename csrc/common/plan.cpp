@@ -167,10 +167,16 @@ std::string BoundPlan::run(ThreadPool& pool, int64_t rows, std::vector<int64_t>*
   message_.clear();
   failed_.store(kNone);
   taken_[0].store(0);
+  between_.reset();  // fork() may have left it in the middle of a run
+  inside_.reset();
   n_threads_ = pool.size();
   nanoseconds_ = nanoseconds;
   if (nanoseconds) nanoseconds->assign(steps_.size(), 0);
-  pool.run(&BoundPlan::job, this);
+  try {
+    pool.run(&BoundPlan::job, this);
+  } catch (const ThreadLimit& limit) {
+    return limit.what();
+  }
   if (failed_.load() == kNone) return "";
   const PlanNode& node = plan_->nodes()[static_cast<size_t>(failed_.load())];
   return node.data->op() + ": " + message_ + " [" + node.label + "]";

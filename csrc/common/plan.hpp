@@ -105,7 +105,7 @@ class BoundPlan {
   std::vector<std::vector<rr_tensor>> tensors_;
   std::vector<Step> steps_;
   std::pair<void*, int64_t> workspace_;
-  SpinBarrier between_, inside_;
+  Barrier between_, inside_;
   // Handed-out numbers of a node and of the next one, in turn.
   alignas(64) std::atomic<int64_t> taken_[2] = {};
   std::mutex message_lock_;

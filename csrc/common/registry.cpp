@@ -92,10 +92,14 @@ const KernelTable& KernelTable::all() {
 KernelTable::KernelTable(const rr_plugin& plugin) {
   for (uint32_t i = 0; i < plugin.n_kernels; ++i) {
     const rr_kernel* kernel = plugin.kernels ? plugin.kernels[i] : nullptr;
-    if (!kernel || kernel->struct_size < sizeof(rr_kernel) || !kernel->op || !kernel->isa ||
-        !kernel->supports || !kernel->run)
-      throw std::invalid_argument("kernel " + std::to_string(i) + " of " +
-                                  std::to_string(plugin.n_kernels) + " is incomplete");
+    const std::string which =
+        "kernel " + std::to_string(i) + " of " + std::to_string(plugin.n_kernels);
+    if (kernel && kernel->struct_size < sizeof(rr_kernel))
+      throw std::invalid_argument(which + " has a struct_size of " +
+                                  std::to_string(kernel->struct_size) + ", it should be " +
+                                  std::to_string(sizeof(rr_kernel)) + " or more");
+    if (!kernel || !kernel->op || !kernel->isa || !kernel->supports || !kernel->run)
+      throw std::invalid_argument(which + " is incomplete");
     kernels_.push_back(kernel);
   }
 }
@@ -114,6 +118,7 @@ int KernelTable::find(const rr_node& node, std::string& reasons, bool exact) con
       if (inexact < 0) inexact = static_cast<int>(i);
       continue;
     }
+    why[sizeof why - 1] = 0;
     if (!reasons.empty()) reasons += "; ";
     reasons += std::string(kernel->isa) + ": " + (why[0] ? why : "no reason given");
   }

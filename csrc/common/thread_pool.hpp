@@ -2,25 +2,39 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
-#include <mutex>
-#include <thread>
-#include <vector>
+#include <chrono>
+#include <memory>
+#include <stdexcept>
+
+#include "waiting.hpp"
 
 namespace riverrun {
 
-// Lets n threads wait for each other, spinning: nodes last microseconds.
-class SpinBarrier {
+// Longer than threads that share a node usually come apart, and far shorter than the turn that the
+// system gives to another process.
+constexpr std::chrono::microseconds kPatienceInJob{100};
+
+// The system did not let all threads of a pool be started.
+class ThreadLimit : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Lets n threads wait for each other.
+class Barrier {
  public:
   void wait(int n);
+  // Forgets who arrived: for a process made by fork() while others were inside.
+  void reset() { arrived_.store(0, std::memory_order_relaxed); }
 
  private:
   alignas(64) std::atomic<int> arrived_{0};
-  alignas(64) std::atomic<unsigned> generation_{0};
+  Signal generation_{kPatienceInJob};
 };
 
 class ThreadPool {
  public:
+  // Throws ThreadLimit, with the number of threads that could be started.
   explicit ThreadPool(int n_threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -28,21 +42,16 @@ class ThreadPool {
 
   int size() const { return n_threads_; }
   // Runs job(context, thread) on every thread and returns when all are done. One job at a time.
+  // In a process made by fork(), which has none of its parent's threads, the first call starts
+  // them anew, and may throw ThreadLimit.
   void run(void (*job)(void* context, int thread), void* context);
 
  private:
-  void worker(int thread);
+  class Workers;
+  Workers& workers();
 
   const int n_threads_;
-  std::vector<std::thread> threads_;
-  std::mutex running_;
-  std::mutex sleeping_;
-  std::condition_variable wake_;
-  std::atomic<unsigned> epoch_{0};
-  std::atomic<int> unfinished_{0};
-  std::atomic<bool> stop_{false};
-  void (*job_)(void*, int) = nullptr;
-  void* context_ = nullptr;
+  std::atomic<Workers*> workers_{nullptr};
 };
 
 }  // namespace riverrun

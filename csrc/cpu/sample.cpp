@@ -4,7 +4,8 @@
 
 namespace {
 
-enum { kLogits, kIds, kTemperature, kTopP, kMinP, kSeed, kPosition };
+enum { kLogits, kIds, kTopK, kTemperature, kTopP, kMinP, kSeed, kPosition };
+constexpr int kWords[] = {kTopK, kSeed, kPosition};
 
 int supports(const rr_node* node, char* why, size_t size) {
   const rr_tensor* in = node->inputs;
@@ -15,9 +16,9 @@ int supports(const rr_node* node, char* why, size_t size) {
   for (int i = kTemperature; i <= kMinP; ++i)
     if (in[i].dtype != RR_F64 || !dense(in[i]))
       return refuse(why, size, "temperature, top_p and min_p need to be dense f64");
-  for (int i = kSeed; i <= kPosition; ++i)
+  for (const int i : kWords)
     if (in[i].dtype != RR_I32 || !dense(in[i]))
-      return refuse(why, size, "seed and position need to be dense i32");
+      return refuse(why, size, "top_k, seed and position need to be dense i32");
   return 1;
 }
 
@@ -58,6 +59,12 @@ struct Weights {
     return running;
   }
 };
+
+// How many of the candidates count for a row that asks for top_k.
+int64_t counted(int64_t candidates, int64_t top_k) {
+  if (top_k < 1) return 1;
+  return top_k < candidates ? top_k : candidates;
+}
 
 // How many of n leading candidates it takes to sum up to top_p of their weight.
 int64_t reaching(const Weights& weight, int64_t n, double top_p) {
@@ -103,7 +110,7 @@ int64_t chosen(const rr_tensor* in, int64_t r) {
   const double temperature = number(in[kTemperature], r), top_p = number(in[kTopP], r);
   if (!(temperature > 0.0)) return 0;
   const auto* logits = reinterpret_cast<const float*>(row_ptr(in[kLogits], r));
-  int64_t n = in[kLogits].shape[1];
+  int64_t n = counted(in[kLogits].shape[1], static_cast<const int32_t*>(in[kTopK].data)[r]);
   if (top_p < 1.0) n = reaching({logits, 1.0}, n, top_p);
   n = likely(logits, n, number(in[kMinP], r));
   const double u =

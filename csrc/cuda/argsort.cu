@@ -20,6 +20,7 @@ void run(const rr_node* node, const rr_exec* exec) {
   s.step = x.strides[x.rank - 1];
   s.rows = n_rows(x);
   s.width = s.k = x.shape[x.rank - 1];
+  s.nan = kNanLast;
   s.flip = attr_is(node, "order", "desc") ? 0 : 0xffffffffu;
   s.indices = rows_of(y);
   sort_rows(exec, s);

@@ -1,14 +1,17 @@
 // Elements as integers that compare as argmax, top_k and argsort want it: by value, and of equals
-// the first. All keys of a row differ, so that no order of work can change a result.
+// the first. All keys of a row differ, so that no order of work can change a result. For argmax and
+// argsort NaN counts as minus infinity; top_k takes it first.
 #pragma once
 
 #include "rows.cuh"
 
 namespace {
 
-// Floats in the order of these integers; both zeros are equal, NaN counts as minus infinity.
-__device__ inline uint32_t ordered_bits(float value) {
-  if (!(value == value)) value = -INFINITY;
+constexpr uint32_t kNanLast = 0x007fffffu, kNanFirst = 0xffffffffu;  // the first is minus infinity
+
+// Floats in the order of these integers; both zeros are equal. nan: what stands for NaN.
+__device__ inline uint32_t ordered_bits(float value, uint32_t nan) {
+  if (!(value == value)) return nan;
   if (value == 0.0f) value = 0.0f;
   const uint32_t bits = __float_as_uint(value);
   return bits ^ (bits >> 31 ? 0xffffffffu : 0x80000000u);
@@ -16,8 +19,10 @@ __device__ inline uint32_t ordered_bits(float value) {
 
 // Larger means earlier: larger values, or smaller ones with all bits in `flip`; then the lower
 // index. Never 0.
-__device__ inline uint64_t rank_key(float value, int64_t index, uint32_t flip) {
-  return static_cast<uint64_t>(ordered_bits(value) ^ flip) << 32 | static_cast<uint32_t>(~index);
+__device__ inline uint64_t rank_key(float value, int64_t index, uint32_t flip,
+                                    uint32_t nan = kNanLast) {
+  const uint64_t bits = ordered_bits(value, nan) ^ flip;
+  return bits << 32 | static_cast<uint32_t>(~index);
 }
 
 __device__ inline int32_t key_index(uint64_t key) {

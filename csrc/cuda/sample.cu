@@ -5,7 +5,8 @@
 
 namespace {
 
-enum { kLogits, kIds, kTemperature, kTopP, kMinP, kSeed, kPosition };
+enum { kLogits, kIds, kTopK, kTemperature, kTopP, kMinP, kSeed, kPosition };
+constexpr int kWords[] = {kTopK, kSeed, kPosition};
 
 int supports(const rr_node* node, char* why, size_t size) {
   const rr_tensor* in = node->inputs;
@@ -16,14 +17,15 @@ int supports(const rr_node* node, char* why, size_t size) {
   for (int i = kTemperature; i <= kMinP; ++i)
     if (in[i].dtype != RR_F64 || !dense(in[i]))
       return refuse(why, size, "temperature, top_p and min_p need to be dense f64");
-  for (int i = kSeed; i <= kPosition; ++i)
+  for (const int i : kWords)
     if (in[i].dtype != RR_I32 || !dense(in[i]))
-      return refuse(why, size, "seed and position need to be dense i32");
+      return refuse(why, size, "top_k, seed and position need to be dense i32");
   return 1;
 }
 
 struct Sampling {
   Rows logits, ids;
+  const int32_t* top_k;
   const double *temperature, *top_p, *min_p;
   const unsigned *seed, *position;
   int32_t* tokens;
@@ -104,7 +106,7 @@ __device__ inline int64_t chosen(const Sampling& s, int64_t r) {
   const double temperature = s.temperature[r], top_p = s.top_p[r];
   if (!(temperature > 0.0)) return 0;
   const float* logits = row_at<const float>(s.logits, r);
-  int64_t n = s.candidates;
+  int64_t n = min(max(static_cast<int64_t>(s.top_k[r]), int64_t{1}), s.candidates);
   if (top_p < 1.0) {
     const Weights weight = {logits, 1.0};
     const int64_t passed = add_up(weight, n, top_p * total_of(weight, n), false).passed;
@@ -130,6 +132,7 @@ void run(const rr_node* node, const rr_exec* exec) {
   if (numel(in[kLogits]) == 0) return;
   const Sampling s = {rows_of(in[kLogits]),
                       rows_of(in[kIds]),
+                      data<const int32_t>(in[kTopK]),
                       data<const double>(in[kTemperature]),
                       data<const double>(in[kTopP]),
                       data<const double>(in[kMinP]),

@@ -15,7 +15,7 @@ struct Sorting {
   Rows x;
   int64_t step;  // bytes between elements of a row
   int64_t rows, width;
-  uint32_t flip;  // of rank_key
+  uint32_t flip, nan;  // of rank_key
   int64_t k;
   Rows indices, values;
   bool wants_values;
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kSortThreads)
     if (i < count && from.keys)
       key = from.keys[r * from.pitch + at];
     else if (i < count)
-      key = rank_key(*reinterpret_cast<const float*>(x + at * s.step), at, s.flip);
+      key = rank_key(*reinterpret_cast<const float*>(x + at * s.step), at, s.flip, s.nan);
     keys[i] = key;
   }
   __syncthreads();

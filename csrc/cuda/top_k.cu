@@ -21,6 +21,7 @@ void run(const rr_node* node, const rr_exec* exec) {
   s.step = sizeof(float);
   s.rows = n_rows(x);
   s.width = x.shape[x.rank - 1];
+  s.nan = kNanFirst;
   s.k = attr_int(node, "k", 1);
   s.indices = rows_of(node->outputs[1]);
   s.values = rows_of(node->outputs[0]);

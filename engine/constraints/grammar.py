@@ -2,31 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...graph.errors import BackendError, RequestError
+from ...models.tokenizer import Tokenizer
 from .library import shorten
 from .vocabulary import Vocabulary
 
 _END = -1
 
 
-class GrammarConstraint:
-    """See `Constraint`. Wraps an LLMatcher in its initial state, which it never moves itself."""
+class Compiled:
+    """A grammar in the library's form, from which matchers are copied.
 
-    def __init__(self, vocabulary: Vocabulary, initial: Any) -> None:
-        self._vocabulary = vocabulary
-        self._initial = initial
-        self._matcher = initial.deep_copy()
+    Copies share the states of the lexer, which make later generations faster, and the limit on
+    their number, which many different texts use up."""
+
+    def __init__(self, vocabulary: Vocabulary, compile: Callable[[], Any]) -> None:
+        """compile: returns an LLMatcher in its initial state, or raises RequestError."""
+        self.vocabulary = vocabulary
+        self._compile = compile
+        self._initial = compile()
+        self._lock = threading.Lock()
+
+    def matcher(self) -> Any:
+        """A matcher in the initial state."""
+        with self._lock:
+            return self._initial.deep_copy()
+
+    def renew(self) -> None:
+        """Compiles again: matchers from now on have the whole of the limit before them."""
+        made = self._compile()
+        with self._lock:
+            self._initial = made
+
+
+class GrammarConstraint:
+    """See `Constraint`. Follows a matcher of a compiled grammar."""
+
+    def __init__(self, compiled: Compiled) -> None:
+        self._compiled, self._vocabulary = compiled, compiled.vocabulary
+        self._matcher = compiled.matcher()
         # The accepted tokens as rows of the vocabulary, _END for one that ended the generation.
         self._rows: list[int] = []
-        self._words = np.zeros(vocabulary.n_words, np.uint32)
+        self._words = np.zeros(self._vocabulary.n_words, np.uint32)
         self._bounds: np.ndarray | None = None
         self._goes_on = True
         self._out = np.empty(0, np.float32)
+
+    def start(self, tokenizer: Tokenizer) -> GrammarConstraint:
+        """See `Constraint.start`."""
+        self._vocabulary.require_same(tokenizer)
+        return GrammarConstraint(self._compiled)
 
     @property
     def finished(self) -> bool:
@@ -55,8 +86,14 @@ class GrammarConstraint:
     def accept(self, token: int) -> None:
         """See `Constraint.accept`."""
         row = self._row(token)
+        if row is None and self._mask_allows(token):
+            # The library's limits were reached since, by this constraint or by others.
+            self._compiled.renew()
+            self._follow_again()
+            row = self._row(token)
+            if row is None:
+                raise RequestError("the constraint takes too much work at this point")
         if row is None:
-            self._check_against_mask(token)
             raise RequestError(
                 f"token {token} does not fit the constraint after {len(self._rows)} tokens; "
                 "choose from masked logits"
@@ -97,7 +134,7 @@ class GrammarConstraint:
     def clone(self) -> GrammarConstraint:
         """See `Constraint.clone`."""
         other = object.__new__(GrammarConstraint)
-        other._vocabulary, other._initial = self._vocabulary, self._initial
+        other._compiled, other._vocabulary = self._compiled, self._vocabulary
         other._matcher = self._matcher.deep_copy()
         other._rows = self._rows.copy()
         other._words = np.zeros_like(self._words)
@@ -128,17 +165,29 @@ class GrammarConstraint:
         return self._ended or self._matcher.is_accepting()
 
     def _push(self, row: int) -> None:
-        if row != _END and not self._matcher.consume_token(row):
+        if row != _END and not self._consumed(row):
             raise self._failure()
         self._rows.append(row)
         self._bounds = None
 
-    def _check_against_mask(self, token: int) -> None:
-        """Raises RequestError for a token that the mask of this state has: the library's limits
-        are of work done for all clones together, and may have been reached since."""
+    def _consumed(self, row: int) -> bool:
+        """Whether the matcher has gone on by this row; if not, it is in an error."""
+        if self._matcher.consume_token(row):
+            return True
+        return self._renewed() and bool(self._matcher.consume_token(row))
+
+    def _mask_allows(self, token: int) -> bool:
+        """Whether the mask of this state was computed, and has this token."""
         bounds = self._bounds
-        if bounds is not None and 0 <= token < bounds.size and bounds[token] > 0:
-            raise RequestError("the constraint takes too much work at this point")
+        return bounds is not None and 0 <= token < bounds.size and bool(bounds[token] > 0)
+
+    def _renewed(self) -> bool:
+        """Whether the lexer's states were used up, so that a new matcher is in this state."""
+        if "too many states" not in self._matcher.get_error():
+            return False
+        self._compiled.renew()
+        self._follow_again()
+        return True
 
     def _failure(self) -> RequestError:
         """What went wrong in the matcher, which is put right again."""
@@ -150,7 +199,7 @@ class GrammarConstraint:
 
     def _follow_again(self) -> None:
         """A matcher in the present state: one in which a call has failed never recovers."""
-        self._matcher = self._initial.deep_copy()
+        self._matcher = self._compiled.matcher()
         self._matcher.consume_tokens([row for row in self._rows if row != _END])
 
     def _update(self) -> np.ndarray:
@@ -161,14 +210,20 @@ class GrammarConstraint:
         if self._ended:
             words.fill(0)
         else:
-            self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
-        if self._matcher.is_error():
-            raise self._failure()
+            self._compute(words)
         if not may_end and not self._vocabulary.any_legal(words):
             raise _dead_end()
         self._goes_on = self._vocabulary.goes_on(words)
         self._bounds = self._vocabulary.bounds(words, may_end)
         return self._bounds
+
+    def _compute(self, words: np.ndarray) -> None:
+        """The library's mask of this state, u32 [n_words]."""
+        self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+        if self._matcher.is_error() and self._renewed():
+            self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+        if self._matcher.is_error():
+            raise self._failure()
 
 
 def _dead_end() -> RequestError:

@@ -13,7 +13,7 @@ from ...graph.errors import RequestError
 from ...models.tokenizer import Tokenizer
 from .base import Constraint
 from .gbnf import gbnf_to_lark, is_gbnf
-from .grammar import GrammarConstraint
+from .grammar import Compiled, GrammarConstraint
 from .library import llguidance, shorten, with_room
 from .vocabulary import vocabulary_of
 
@@ -29,11 +29,14 @@ _OPTIONS = '\n%llguidance {"no_forcing": true}'
 
 
 def compile_constraint(tokenizer: Tokenizer, kind: str, source: Source = None) -> Constraint:
-    """A constraint at its start.
+    """A constraint at its start, for any number of generations (`Constraint.start`).
 
     kind         source
-    json_schema  a schema as a mapping or as JSON text. White space inside the value is free, up
-                 to 64 characters in a row, unless the schema's "x-guidance" says otherwise
+    json_schema  a schema as a mapping or as JSON text. Unless its "x-guidance" says otherwise,
+                 white space inside the value is free, up to 64 characters in a row, and free
+                 strings and names of additional properties may have any character as an escape of
+                 four hexadecimal digits. Names, constants, patterns and formats of the schema are
+                 written without escapes but those that JSON demands
     json_object  None: any JSON object
     regex        a regular expression in the syntax of Rust's regex crate that the whole text must
                  match; no look-around, no word boundaries
@@ -41,28 +44,50 @@ def compile_constraint(tokenizer: Tokenizer, kind: str, source: Source = None) -
 
     Raises RequestError for an unknown kind, a source that cannot be parsed, is too large or asks
     for what is not supported, and where llguidance is missing."""
-    if kind not in KINDS:
-        raise RequestError(f"constraint: expected one of {', '.join(KINDS)}, got {kind!r}")
+    _check_kind(kind)
     vocabulary = vocabulary_of(tokenizer)
     library = llguidance()
 
     def build() -> Any:
-        lark = KINDS[kind](source)
         limits = library.LLParserLimits(verbose_errors=False)
-        return library.LLMatcher(
-            vocabulary.library_tokenizer, lark + _OPTIONS, log_level=0, limits=limits
-        )
+        return library.LLMatcher(vocabulary.library_tokenizer, lark, log_level=0, limits=limits)
 
-    try:
+    def compile() -> Any:
         matcher = with_room(build)
         if matcher.is_error():
-            raise RequestError(_reason(kind, matcher.get_error()))
-        constraint = GrammarConstraint(vocabulary, matcher)
+            raise RequestError(_reason(matcher.get_error(), own_text))
+        return matcher
+
+    try:
+        lark = with_room(lambda: KINDS[kind](source)) + _OPTIONS
+        own_text = kind == "grammar" and not is_gbnf(str(source))
+        constraint = GrammarConstraint(Compiled(vocabulary, compile))
         # Finds what has no beginning, or too hard a one, before anything is generated.
         constraint.mask(np.zeros(vocabulary.n_vocab, np.float32))
     except RequestError as error:
         raise RequestError(f"{kind}: {error}") from None
     return constraint
+
+
+def check_source(kind: str, source: Source) -> None:
+    """Find what is wrong with a source whatever the vocabulary is, so before a model is loaded.
+
+    kind, source: as for `compile_constraint`, which raises the same errors."""
+    _check_kind(kind)
+    library = llguidance()
+    try:
+        fault = with_room(
+            lambda: library.LLMatcher.validate_grammar(KINDS[kind](source) + _OPTIONS)
+        )
+        if fault:
+            raise RequestError(_reason(kind, fault))
+    except RequestError as error:
+        raise RequestError(f"{kind}: {error}") from None
+
+
+def _check_kind(kind: str) -> None:
+    if kind not in KINDS:
+        raise RequestError(f"constraint: expected one of {', '.join(KINDS)}, got {kind!r}")
 
 
 def _json_schema(source: Source) -> str:
@@ -80,11 +105,13 @@ def _json_schema(source: Source) -> str:
     if not isinstance(schema, Mapping):
         raise RequestError(f"expected an object, got {type(schema).__name__} {str(schema)[:40]!r}")
     options = schema.get("x-guidance", {})
-    if isinstance(options, Mapping) and "whitespace_flexible" not in options:
-        options = {"whitespace_pattern": _WHITESPACE} | dict(options)
+    if isinstance(options, Mapping):
+        options = {"json_allow_general_unicode_escapes": True} | dict(options)
+        if "whitespace_flexible" not in options:
+            options = {"whitespace_pattern": _WHITESPACE} | options
     try:
         full = dict(schema) | {"x-guidance": options}
-        text = json.dumps(full, separators=(",", ":"))
+        text = json.dumps(full, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise RequestError(f"cannot be written as JSON: {error}") from None
     return "start: %json " + _check_text(text, _MAX_SCHEMA)
@@ -129,9 +156,9 @@ def _check_text(source: Source, longest: int) -> str:
     return source
 
 
-def _reason(kind: str, message: str) -> str:
+def _reason(message: str, own_text: bool) -> str:
     """The library's message; places in the text only where the text is the caller's own."""
-    if kind != "grammar":
+    if not own_text:
         message = re.sub(r"^(?:at )?\d+\(\d+\): (?:failed to compile JSON schema: )?", "", message)
         message = message.replace('failed to parse "%json": ', "")
     return shorten(message)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -31,10 +32,13 @@ class Vocabulary:
 
     Row i is token i. A user-defined token whose text is in angle brackets, such as <think>, can be
     meant by its name in a grammar or be a piece of text, so that it has a second row. The last row
-    is an end token of the library's own; ends of generation are decided outside it."""
+    is an end token of the library's own; ends of generation are decided outside it.
+
+    source: the file of the tokenizer. fingerprint: equal for equal rows and ends."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         """Raises RequestError for a tokenizer without a vocabulary or without end tokens."""
+        self.source = tokenizer.source
         self.n_vocab = tokenizer.n_vocab
         self.ends = tokenizer.eog_ids
         if not self.ends:
@@ -50,6 +54,7 @@ class Vocabulary:
                 pieces.append(pieces[token])
                 pieces[token] = _NAMED + pieces[token]
         pieces.append(_NAMED + b"<end of generation>")
+        self.fingerprint = _fingerprint(self.n_vocab, self.ends, pieces)
         self.n_words = -(-len(pieces) // 32)
         self.library_tokenizer = llguidance().LLTokenizer(_Wrapper(tokenizer, pieces))
         self._end_ids = np.array(sorted(self.ends))
@@ -58,6 +63,19 @@ class Vocabulary:
         # All rows but the library's end token, and all but the tokens that end a generation.
         self._legal = _words(self.n_words, [len(pieces) - 1])
         self._going_on = _words(self.n_words, [len(pieces) - 1, *self.ends])
+
+    def require_same(self, tokenizer: Tokenizer) -> None:
+        """Raises RequestError unless the tokenizer has this vocabulary: as many tokens, each of
+        the same bytes and kind, and the same end tokens."""
+        if tokenizer.n_vocab == self.n_vocab:
+            other = vocabulary_of(tokenizer)
+            if other is self or other.fingerprint == self.fingerprint:
+                return
+        raise RequestError(
+            f"the constraint was compiled for the vocabulary of {self.source} ({self.n_vocab} "
+            f"tokens), the model has that of {tokenizer.source} ({tokenizer.n_vocab}); compile it "
+            "with this model's constraint()"
+        )
 
     def any_legal(self, words: np.ndarray) -> bool:
         """Whether a mask, u32 [n_words], has a token of the vocabulary in it."""
@@ -95,6 +113,13 @@ class _Wrapper:
     def __call__(self, text: str) -> list[int]:
         tokenizer = self._tokenizer()
         return tokenizer.encode(text, add_special=False) if tokenizer else []
+
+
+def _fingerprint(n_vocab: int, ends: Iterable[int], pieces: Sequence[bytes]) -> bytes:
+    lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
+    digest = hashlib.sha256(repr((n_vocab, sorted(ends))).encode())
+    digest.update(lengths.tobytes() + b"".join(pieces))
+    return digest.digest()
 
 
 def _piece(tokenizer: Tokenizer, token: int) -> bytes:

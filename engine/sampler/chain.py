@@ -1,7 +1,9 @@
 """The sampler chain: one small pure function per step, and the table that orders them.
 
 A step takes candidates and gives candidates; it never writes into what it was given. To add a
-sampler, write its function, add its fields to `SamplerParams`, and put one row into `CHAIN`.
+sampler, write its function, add its fields to `SamplerParams`, and put one row into `CHAIN`. While
+its row is active, tokens are chosen by the host: only the steps that op `sample` computes, too, are
+marked `on_device`.
 """
 
 from __future__ import annotations
@@ -140,12 +142,15 @@ class Row:
     """One step of the chain: when it has an effect, and what it does.
 
     `shapes_greedy` marks steps that can change which logit is the largest; greedy decoding
-    runs these alone. They come first in the table, since they need the whole vocabulary."""
+    runs these alone. They come first in the table, since they need the whole vocabulary.
+    `on_device` marks steps that op `sample` takes, too, in the order of the table: another active
+    step makes `Sampler.device_draw` None, so that the host chooses."""
 
     name: str
     active: Callable[[SamplerParams], bool]
     apply: Callable[[Candidates, ChainState], Candidates]
     shapes_greedy: bool = False
+    on_device: bool = False
 
 
 CHAIN: tuple[Row, ...] = (
@@ -167,10 +172,30 @@ CHAIN: tuple[Row, ...] = (
         ),
         shapes_greedy=True,
     ),
-    Row("top_k", lambda p: p.top_k > 0, lambda c, s: top_k(c, s.params.top_k)),
-    Row("top_p", lambda p: p.top_p < 1, lambda c, s: top_p(c, s.params.top_p)),
-    Row("min_p", lambda p: p.min_p > 0, lambda c, s: min_p(c, s.params.min_p)),
-    Row("temperature", lambda p: p.temperature != 1, lambda c, s: scale(c, s.params.temperature)),
+    Row(
+        "top_k",
+        lambda p: p.top_k > 0,
+        lambda c, s: top_k(c, s.params.top_k),
+        on_device=True,
+    ),
+    Row(
+        "top_p",
+        lambda p: p.top_p < 1,
+        lambda c, s: top_p(c, s.params.top_p),
+        on_device=True,
+    ),
+    Row(
+        "min_p",
+        lambda p: p.min_p > 0,
+        lambda c, s: min_p(c, s.params.min_p),
+        on_device=True,
+    ),
+    Row(
+        "temperature",
+        lambda p: p.temperature != 1,
+        lambda c, s: scale(c, s.params.temperature),
+        on_device=True,
+    ),
 )
 
 

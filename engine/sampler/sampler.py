@@ -12,12 +12,10 @@ import numpy as np
 
 from ...graph.errors import BackendError, RequestError
 from ...graph.random import uniform
+from ...models.step import CANDIDATES
 from .chain import CHAIN, Candidates, ChainState, draw, softmax_weights
 from .params import SamplerParams
 from .window import TokenWindow
-
-# Sorting more of them takes a device longer than the host needs.
-MOST_CANDIDATES = 1000
 
 
 @lru_cache(maxsize=4)
@@ -36,11 +34,17 @@ def _random_seed() -> int:
 class DeviceDraw:
     """How many of the largest logits to draw from, and how: the inputs of op `sample`."""
 
-    candidates: int
+    top_k: int
     temperature: float
     top_p: float
     min_p: float
     seed: int
+
+    @property
+    def candidates(self) -> int:
+        """What a pass must pick from, StepShape.candidates, to draw so: 1 or CANDIDATES. A pass of
+        several sequences takes the larger number of them; a draw from 1 is the same in both."""
+        return 1 if self.top_k == 1 else CANDIDATES
 
 
 class Sampler:
@@ -50,7 +54,7 @@ class Sampler:
     seed, the position and the accepted tokens, and on nothing else. Greedy (temperature 0) is the
     first maximum after logit_bias and penalties. Used by one thread at a time."""
 
-    __slots__ = ("_n_vocab", "_pick_steps", "_sample_steps", "_seed", "_state")
+    __slots__ = ("_n_vocab", "_on_device", "_pick_steps", "_sample_steps", "_seed", "_state")
 
     def __init__(
         self,
@@ -80,6 +84,8 @@ class Sampler:
         rows = [row for row in CHAIN if row.active(params)]
         self._pick_steps = tuple(row.apply for row in rows if row.shapes_greedy)
         self._sample_steps = tuple(row.apply for row in rows if not row.shapes_greedy)
+        run = [row for row in rows if row.shapes_greedy or not params.greedy]
+        self._on_device = all(row.on_device for row in run)
 
     @property
     def params(self) -> SamplerParams:
@@ -89,14 +95,15 @@ class Sampler:
     @property
     def device_draw(self) -> DeviceDraw | None:
         """What gives the same tokens as `sample` from the largest logits alone, whatever was
-        accepted before; None where it takes more: logit_bias, penalties, more candidates."""
+        accepted before; None where it takes more: logit_bias, penalties, more candidates, a step of
+        the chain that is not marked `on_device`."""
         p = self.params
-        if self._pick_steps:
+        if not self._on_device:
             return None
         if p.greedy:
             return DeviceDraw(1, 0.0, p.top_p, p.min_p, self._seed)
         # With as many candidates as tokens top_k is off, and the draw is in the order of ids.
-        if not 1 <= p.top_k <= min(MOST_CANDIDATES, self._n_vocab - 1):
+        if not 1 <= p.top_k <= min(CANDIDATES, self._n_vocab - 1):
             return None
         return DeviceDraw(p.top_k, p.temperature, p.top_p, p.min_p, self._seed)
 
@@ -149,6 +156,7 @@ class Sampler:
         other = object.__new__(Sampler)
         other._n_vocab, other._seed = self._n_vocab, self._seed
         other._pick_steps, other._sample_steps = self._pick_steps, self._sample_steps
+        other._on_device = self._on_device
         state = self._state
         other._state = ChainState(
             state.params, state.bias_ids, state.bias_values, state.window.copy()

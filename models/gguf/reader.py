@@ -6,11 +6,11 @@ import mmap
 import os
 import stat
 from pathlib import Path
-from typing import NoReturn
+from typing import BinaryIO, NamedTuple, NoReturn
 
 import numpy as np
 
-from ...graph.errors import GgufError
+from ...graph.errors import GgufError, ModelError
 from .cursor import REFETCH, Cursor
 from .metadata import Metadata, read_metadata
 from .tensors import GgufTensor, TensorTable, read_table
@@ -20,15 +20,35 @@ MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 _OLD_MAGICS = (b"lmgg", b"fmgg", b"tjgg", b"algg")
+_PIECE = 1 << 26
 _LFS = b"version https://git-lfs"
+MAP, READ = "map", "read"
+
+
+class Stamp(NamedTuple):
+    """What tells that a file was written to: its identity on the disk, its size in bytes and when
+    it was last written, in nanoseconds."""
+
+    device: int
+    inode: int
+    size: int
+    written: int
+
+    @classmethod
+    def of(cls, found: os.stat_result) -> Stamp:
+        """The stamp of a file."""
+        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 class Container(TypedKeys):
-    """A single file, complete or one shard of several. Raises GgufError for any damage."""
+    """A single file, complete or one shard of several. Raises GgufError for any damage.
 
-    def __init__(self, path: Path) -> None:
+    load: "map" reads tensors from the file as they are used, "read" copies the file into memory."""
+
+    def __init__(self, path: Path, load: str = MAP) -> None:
         self.path = path
-        buf = map_file(path)
+        buf, stamp = open_bytes(path, load)
+        self._mapped = stamp if load == MAP else None
         cursor = Cursor(path, buf)
         n_tensors, n_kv = _read_header(cursor)
         self.metadata: Metadata = read_metadata(cursor, n_kv)
@@ -48,10 +68,29 @@ class Container(TypedKeys):
         if self._buf is None:
             raise GgufError(f"{self.path}: tensors read after the file was closed")
         raw = np.frombuffer(self._buf, np.uint8)
+        raw.flags.writeable = False
         return [
             GgufTensor(t.name, t.shape, t.dtype, raw[t.start : t.start + t.nbytes], self.path)
             for t in self.table.rows
         ]
+
+    def check_unchanged(self) -> None:
+        """Raise ModelError where the mapped file was written to or cut since it was opened: what
+        lies beyond a new end cannot be read without ending the process. A file that was replaced
+        or deleted is no trouble, for the mapping keeps the old one."""
+        if self._mapped is None:
+            return
+        try:
+            now = Stamp.of(os.stat(self.path))
+        except OSError:
+            return
+        before = self._mapped
+        if now != before and now[:2] == before[:2]:
+            raise ModelError(
+                f"{self.path}: was written to after it was loaded ({before.size} bytes then, "
+                f"{now.size} now), and weights are read from it as they are needed; load it again, "
+                'or copy it into memory with load="read" (--load read)'
+            )
 
     def release(self) -> None:
         """Let go of the mapping. It ends when no tensor view needs it any more."""
@@ -59,8 +98,9 @@ class Container(TypedKeys):
         self._buf = None
 
 
-def map_file(path: Path) -> mmap.mmap:
-    """A read-only mapping of a regular, non-empty file. Raises GgufError for anything else."""
+def open_bytes(path: Path, load: str = MAP) -> tuple[mmap.mmap, Stamp]:
+    """The bytes of a regular, non-empty file, mapped ("map") or copied into memory ("read"), and
+    the file's stamp before. Raises GgufError for anything else."""
     try:
         # A FIFO would block at open, so its kind is looked at first.
         mode = os.stat(path).st_mode
@@ -69,9 +109,12 @@ def map_file(path: Path) -> mmap.mmap:
         if not stat.S_ISREG(mode):
             raise GgufError(f"{path}: is not a regular file; name a .gguf file")
         with open(path, "rb") as file:
-            if os.fstat(file.fileno()).st_size == 0:
+            stamp = Stamp.of(os.fstat(file.fileno()))
+            if stamp.size == 0:
                 raise GgufError(f"{path}: is empty, expected a GGUF file; fetch it again")
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            if load == MAP:
+                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), stamp
+            return _copied(file, stamp.size, path), stamp
     except FileNotFoundError:
         raise GgufError(f"{path}: no such file; check the path") from None
     except GgufError:
@@ -79,6 +122,19 @@ def map_file(path: Path) -> mmap.mmap:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise GgufError(f"{path}: cannot be opened: {reason}") from None
+
+
+def _copied(file: BinaryIO, size: int, path: Path) -> mmap.mmap:
+    """The file in memory of its own, which starts at a page as a mapping of the file does."""
+    copy = mmap.mmap(-1, size)
+    with memoryview(copy) as view:
+        done = 0
+        while done < size:
+            got = file.readinto(view[done : done + _PIECE])  # type: ignore[attr-defined]
+            if not got:
+                raise GgufError(f"{path}: became shorter while it was read; fetch it again")
+            done += got
+    return copy
 
 
 def _read_header(cursor: Cursor) -> tuple[int, int]:

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 
-from ...graph.errors import GgufError
+from ...graph.errors import GgufError, RequestError
 from .cursor import show
-from .reader import Container
+from .reader import MAP, READ, Container
 from .scan import check_finite
 from .tensors import GgufTensor
 from .typed import TypedKeys
@@ -50,6 +50,11 @@ class GgufFile(TypedKeys):
         for tensor in self.tensors.values():
             check_finite(tensor)
 
+    def check_unchanged(self) -> None:
+        """Raise ModelError where a mapped file was written to or cut since it was opened."""
+        for shard in self._shards:
+            shard.check_unchanged()
+
     def close(self) -> None:
         """Let go of the files. Metadata and `tensors` raise GgufError from here on."""
         self._tensors = None
@@ -68,20 +73,23 @@ class GgufFile(TypedKeys):
         self.close()
 
 
-def open_gguf(path: str | os.PathLike[str]) -> GgufFile:
+def open_gguf(path: str | os.PathLike[str], load: str = MAP) -> GgufFile:
     """Open a GGUF file; of a model in shards, the first, and the others are found by their names.
+    load: "map" reads tensors from the file as they are used, "read" copies it into memory.
 
     Everything in header, metadata and tensor table is checked here, and that each tensor lies
     within its file. Raises GgufError, which names file, key or tensor, what was expected and
-    what came."""
-    first = Container(Path(path))
+    what came, and RequestError for another `load`."""
+    if load not in (MAP, READ):
+        raise RequestError(f"load: expected one of {MAP}, {READ}, got {load!r}")
+    first = Container(Path(path), load)
     count = first.get_scalar("split.count", "u16", 0)
     if count < 2:
         return GgufFile([first])
     prefix = _check_first(first, count)
     shards = [first]
     for index in range(1, count):
-        shard = Container(_shard_path(first.path, prefix, index, count))
+        shard = Container(_shard_path(first.path, prefix, index, count), load)
         _check_later(shard, index, count)
         shards.append(shard)
     _check_set(shards)

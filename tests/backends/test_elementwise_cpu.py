@@ -209,9 +209,13 @@ def test_reused_memory_changes_nothing(threads: int) -> None:
 VOCABULARY = 248320
 
 
-@pytest.mark.parametrize("kind", ["random", "ascending", "descending", "constant", "ties", "nan"])
-@pytest.mark.parametrize("k", [1, 40, 1024])
+@pytest.mark.parametrize(
+    "kind",
+    ["random", "ascending", "descending", "constant", "ties", "hidden", "nan", "one nan"],
+)
+@pytest.mark.parametrize("k", [1, 64, 1024])
 def test_top_k_of_a_vocabulary(kind: str, k: int) -> None:
+    """Rows in one piece and in several, with indices in the order of a stable sort."""
     rng = np.random.default_rng(7)
     x = {
         "random": rng.standard_normal(VOCABULARY),
@@ -219,12 +223,30 @@ def test_top_k_of_a_vocabulary(kind: str, k: int) -> None:
         "descending": -np.arange(VOCABULARY),
         "constant": np.zeros(VOCABULARY),
         "ties": rng.integers(-50, 3, VOCABULARY),
+        # All but ten are minus infinity.
+        "hidden": np.where(np.arange(VOCABULARY) % 24832 == 7, rng.random(VOCABULARY), -np.inf),
+        "one nan": np.where(np.arange(VOCABULARY) == 200000, np.nan, rng.random(VOCABULARY)),
         "nan": np.where(rng.random(VOCABULARY) < 0.999, np.nan, rng.standard_normal(VOCABULARY)),
     }[kind].astype(np.float32)
     rows = np.stack([x, x[::-1]])
-    ranked = np.where(np.isnan(rows), -np.inf, rows)
+    ranked = np.where(np.isnan(rows), np.inf, rows)  # no other element is infinite
     order = np.argsort(-ranked, axis=-1, kind="stable")[:, :k]
-    values, indices = compute("top_k", rows, threads=2, k=k)
-    np.testing.assert_array_equal(indices, order)
-    np.testing.assert_array_equal(values, np.take_along_axis(rows, order, -1))
-    np.testing.assert_array_equal(compute("argmax", rows), order[:, 0])
+    for given, threads in ((rows, 2), (rows, 5), (rows[:1], 3)):
+        values, indices = compute("top_k", given, threads=threads, k=k)
+        np.testing.assert_array_equal(indices, order[: len(given)])
+        np.testing.assert_array_equal(values, np.take_along_axis(given, indices, -1))
+    largest = np.where(np.isnan(rows), -np.inf, rows).argmax(-1)
+    np.testing.assert_array_equal(compute("argmax", rows), largest)
+
+
+@pytest.mark.parametrize("at", [0, 255, 16383, 16384, 50000, 99_999])
+@pytest.mark.parametrize("k", [1, 64])
+def test_the_largest_is_found_wherever_it_is(at: int, k: int) -> None:
+    """First and last of blocks, pieces and what remains behind whole blocks."""
+    x = np.random.default_rng(at).random((1, 100_000), np.float32)
+    for value in (2.0, np.inf, np.nan):
+        x[0, at] = value
+        for threads in (1, 4):
+            values, indices = compute("top_k", x, threads=threads, k=k)
+            np.testing.assert_array_equal(values[0, 0], np.float32(value))
+            assert indices[0, 0] == at

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import collections
 import os
+import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import riverrun as rr
+from pages import blocks
 from paths import ROOT
+from riverrun.backends import plugin
 from riverrun.backends.harness import run_case
 from riverrun.backends.plugin import VARIABLE, PluginBackend
 from riverrun.graph import OPS
@@ -75,6 +80,22 @@ def test_other_ops_are_refused_with_the_node(toy: Path) -> None:
         ("-DTOY_SCORE=0", "score is 0"),
         ("-DTOY_SILENT", "exports no rr_plugin_get"),
         ("-DTOY_DAMAGED", "kernel 2 of 3 is incomplete"),
+        ("-DTOY_NOTHING", "rr_plugin_get gave nothing"),
+        ("-DTOY_SIZE=8", r"struct_size of its rr_plugin should be \d+ or more, got 8; build it"),
+        (
+            "-DTOY_KERNEL_SIZE=16",
+            r"kernel 0 of 3 has a struct_size of 16, it should be \d+ or more",
+        ),
+        ("-DTOY_NAME=NULL", "its name or score is missing"),
+        ('-DTOY_NAME=""', r"its device name should be of a-z, .*, got ''"),
+        ('-DTOY_NAME="a,b"', r"its device name should be of a-z, .*, got 'a,b'"),
+        ('-DTOY_NAME="Toy"', r"its device name should be of a-z, .*, got 'Toy'"),
+        ('-DTOY_NAME="cuda:1"', r"its device name should be of a-z, .*, got 'cuda:1'"),
+        ('-DTOY_NAME="cuda"', "the device name 'cuda' is taken by riverrun's own"),
+        ('-DTOY_NAME="null"', "the device name 'null' is taken by riverrun's own"),
+        ('-DTOY_NAME="auto"', "the device name 'auto' is taken by riverrun's own"),
+        (r'-DTOY_NAME="t\xff"', r"its name should be UTF-8, got b't\\xff'"),
+        (r'-DTOY_DESCRIPTION="\xc3("', r"its description should be UTF-8, got b'\\xc3\('"),
     ],
 )
 def test_what_cannot_serve_is_refused(
@@ -85,17 +106,139 @@ def test_what_cannot_serve_is_refused(
         PluginBackend(library)
     assert str(library) in str(error.value)
     monkeypatch.setenv(VARIABLE, str(library))
-    listed = {d.name: d.description for d in rr.devices()}
-    assert listed[str(library)].startswith("refused: ")
+    refused = rr.devices()[-1]
+    assert refused.name == str(library) and not refused.usable
+    assert refused.description.startswith("refused: ")
     rr.compile(*_one_add(), device="cpu")
 
 
+def refusal(path: Path) -> str:
+    with pytest.raises(BackendError) as error:
+        PluginBackend(path)
+    assert str(error.value).startswith(f"backend {path}: cannot be loaded: ")
+    return str(error.value)
+
+
 def test_files_that_are_no_library_are_refused(tmp_path: Path) -> None:
-    text = tmp_path / "text.so"
+    text, empty, fifo = (tmp_path / name for name in ("text.so", "empty.so", "fifo.so"))
     text.write_text("not a library")
-    for path in (text, tmp_path / "absent.so"):
-        with pytest.raises(BackendError, match="cannot be loaded"):
-            PluginBackend(path)
+    empty.write_bytes(b"")
+    os.mkfifo(fifo)
+    for path in (text, empty, tmp_path / "absent.so"):
+        refusal(path)
+    # Opening a FIFO would wait for somebody to write.
+    assert "a shared library is a regular file, this is a FIFO" in refusal(fifo)
+    assert "a shared library is a regular file, this is a directory" in refusal(tmp_path)
+    assert "a shared library is a regular file, this is a device" in refusal(Path(os.devnull))
+
+
+@pytest.mark.parametrize("kept", [4, 63, 64, 100, 0.3, 0.6, 0.9])
+def test_a_cut_library_is_refused(toy: Path, tmp_path: Path, kept: float) -> None:
+    """What the program headers map beyond a file's end kills the process when it is read."""
+    whole = toy.read_bytes()
+    mapped = max(
+        int.from_bytes(whole[at + 8 : at + 16], "little")
+        + int.from_bytes(whole[at + 32 : at + 40], "little")
+        for at in range(64, 64 + 56 * int.from_bytes(whole[56:58], "little"), 56)
+        if whole[at : at + 4] == b"\x01\0\0\0"
+    )
+    cut = tmp_path / "cut.so"
+    n = kept if kept > 1 else int(kept * mapped)
+    cut.write_bytes(whole[: int(n)])
+    assert re.search(rf"it is cut: it should have \d+ bytes or more, it has {n}$", refusal(cut))
+    end = tmp_path / "end.so"
+    end.write_bytes(whole[:mapped])
+    assert PluginBackend(end).name == "toy"
+
+
+def test_a_path_without_a_folder_is_one_in_this_folder(
+    toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(toy.parent)
+    assert PluginBackend(toy.name).name == "toy"
+
+
+@pytest.mark.parametrize("byte", [ord("x"), 0xFF])
+def test_reasons_that_do_not_end_or_are_no_text(tmp_path: Path, byte: int) -> None:
+    backend = PluginBackend(build(tmp_path, f"-DTOY_LONG_REASON={byte}"))
+    g = rr.Graph()
+    g.add(g.input("x", (2, 3)), g.input("y", (3,)))
+    support = backend.supports(g.nodes[-1])
+    text = chr(byte) if byte < 128 else chr(0xFFFD)
+    assert not support.ok and support.why == f"c99: {text * 255}"
+
+
+def test_a_failure_that_is_no_text(tmp_path: Path) -> None:
+    backend = PluginBackend(build(tmp_path, r'-DTOY_FAILURE="bad \xff"'))
+    plan = rr.compile(*_one_add(), device=backend)
+    with pytest.raises(BackendError, match="add: bad \ufffd"):
+        plan(x=[1, 2])
+
+
+class Entry(NamedTuple):
+    """An installed package's entry point."""
+
+    name: str
+    value: str
+    found: Callable[[], Any]
+
+    def load(self) -> Callable[[], Any]:
+        return self.found
+
+
+def test_packages_name_libraries(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> str:
+        raise ImportError("no module 'gone'")
+
+    named = [Entry("b", "good:path", lambda: toy), Entry("a", "bad:path", broken)]
+    monkeypatch.setattr(plugin, "entry_points", lambda group: named)
+    by_name = {d.name: d for d in rr.devices()}
+    assert by_name["toy"].usable and not by_name["riverrun.backends:a"].usable
+    assert by_name["riverrun.backends:a"].description == (
+        "refused: backend a: bad:path gave no path: ImportError: no module 'gone'"
+    )
+    assert rr.compile(*_one_add(), device="toy")(x=[1, 2]).tolist() == [2, 4]
+
+
+def test_a_library_that_cannot_serve_is_not_in_the_way(
+    toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = build(tmp_path, "-DTOY_SILENT")
+    monkeypatch.setenv(VARIABLE, os.pathsep.join([str(bad), str(toy)]))
+    assert rr.compile(*_one_add(), device="toy")(x=[1, 2]).tolist() == [2, 4]
+    with pytest.raises(BackendError, match=r"'you' is not in .*, toy; refused: backend .*no rr_pl"):
+        rr.compile(*_one_add(), device="you")
+
+
+def test_it_is_watched_like_others(
+    toy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RIVERRUN_DEBUG", "1")
+    backend = PluginBackend(toy, 1)
+    assert [(k["op"], k["isa"]) for k in backend.kernels] == [
+        (op, "c99") for op in ("add", "mul_mat", "rms_norm")
+    ]
+    assert backend.capabilities.prompt_exact
+    assert rr.compile(*_one_add(), device=backend)(x=[1, 2]).tolist() == [2, 4]
+    assert "riverrun:   add/c99 1" in capsys.readouterr().err.splitlines()
+
+
+def test_the_library_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = "docs/adding-a-backend-in-c.md"
+    (tmp_path / "mine.c").write_text(blocks(page, "c")[0])
+    command = next(line for line in (ROOT / page).read_text().splitlines() if line[:3] == "cc ")
+    words = [w.replace("-Icsrc", f"-I{ROOT / 'csrc'}") for w in command.split()[1:]]
+    flags = ["-pedantic", "-Wall", "-Werror"]
+    subprocess.run([str(COMPILER), *flags, *words], cwd=tmp_path, check=True)
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "mine.so"))
+    device = {d.name: d for d in rr.devices()}["mine"]
+    assert device.usable and device.description.startswith("adds f32 (")
+    assert rr.compile(*_one_add(), device="mine")(x=[1, 2]).tolist() == [2, 4]
+    cases = [c for c in op_cases(OPS["add"]) if "perf" not in c.tags]
+    counts = collections.Counter(
+        run_case(PluginBackend(tmp_path / "mine.so"), c).status for c in cases
+    )
+    assert counts["passed"] >= 5 and not counts["failed"]
 
 
 def test_a_name_is_taken_once(toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

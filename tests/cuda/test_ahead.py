@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from ahead_rig import PROMPT, begin, boundary, draws, left_behind, rounds, text
 from cuda_rig import backend, needs_cuda, slow, thinned
+from picks import Sequences, check
 from riverrun.engine.ahead import AheadDecoding, AheadPass
 from riverrun.engine.decoding import open_decoding
 from riverrun.graph.errors import BackendError
@@ -17,7 +18,7 @@ pytestmark = needs_cuda
 ASKED: Mapping[str, Mapping[str, Any]] = {
     "greedy": {"temperature": 0},
     "default": {"seed": 3},
-    "hot": {"seed": 2**64 - 5, "temperature": 1.7, "top_k": 100, "top_p": 1, "min_p": 0},
+    "hot": {"seed": 2**64 - 5, "temperature": 1.7, "top_k": 64, "top_p": 1, "min_p": 0},
 }
 KEPT = [
     ("qwen35", "replay"),
@@ -102,7 +103,16 @@ def test_a_model_on_a_card_runs_ahead() -> None:
     assert type(open_decoding(tiny("qwen35", "cuda"), None, 32, None)) is AheadDecoding
 
 
-@pytest.mark.parametrize("k", [2, 40, pytest.param(300, marks=slow)])
+@pytest.mark.parametrize("variant", ["qwen35", pytest.param("gemma3", marks=slow)])
+def test_several_sequences_pick_their_tokens(variant: str) -> None:
+    """As samplers choose from the logits of their steps, one by one."""
+    sequences = Sequences(tiny(variant, "cuda"), 280)
+    for seq, prompt in enumerate((PROMPT, [7], [200, 4])):
+        sequences.prompt(seq, prompt)
+    check(sequences)
+
+
+@pytest.mark.parametrize("k", [2, 40, 64, pytest.param(300, marks=slow)])
 def test_the_op_draws_what_the_sampler_draws(k: int) -> None:
     draws(backend(), k, thinned(40, 4))
 

@@ -8,7 +8,6 @@ import re
 import numpy as np
 import pytest
 from cuda_rig import Op, backend, needs_cuda
-from riverrun.backends.row_exact import input_names
 from riverrun.bench.op_cases import small_cases
 from riverrun.graph import Graph
 from riverrun.graph.case import BoundCase, Fixed
@@ -28,7 +27,7 @@ PER_INPUT = 4
 
 def tokens(case: BoundCase) -> bool:
     """Whether a case has any, or is not over ragged batches."""
-    names = input_names(case)
+    names = case.names
     declared = case.inputs[names.index("seq_offsets")] if "seq_offsets" in names else None
     return not isinstance(declared, Fixed) or bool(declared.values[-1])
 
@@ -38,9 +37,9 @@ def cases() -> list[tuple[BoundCase, str]]:
     found: list[tuple[BoundCase, str]] = []
     for case in filter(tokens, small_cases()):
         for name in INDICES:
-            if name not in input_names(case):
+            if name not in case.names:
                 continue
-            declared = case.inputs[input_names(case).index(name)]
+            declared = case.inputs[case.names.index(name)]
             same = [c for c, n in found if (c.op.name, n) == (case.op.name, name)]
             # A window does not look at the first page.
             looked_at = case.op.name not in VALUES and not getattr(case.op, "window", 0)
@@ -90,7 +89,7 @@ def ragged() -> list[BoundCase]:
     """A case of each op over ragged batches with two sequences or more."""
     found: dict[str, BoundCase] = {}
     for case in small_cases():
-        names = input_names(case)
+        names = case.names
         if "seq_offsets" in names:
             declared = case.inputs[names.index("seq_offsets")]
             if declared is not None and declared.shape[0] > 2:

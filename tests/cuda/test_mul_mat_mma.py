@@ -29,9 +29,9 @@ def order(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
 
 def check(case: BoundCase, worst: float = 1e-5) -> None:
     """The kernel takes the case and keeps within a twentieth of what is allowed."""
-    _, kernel, _, why = backend().choose(outline(case))
-    assert kernel >= 0, why
-    assert backend().kernels[kernel]["isa"] == "mma"
+    choice = backend().choose(outline(case))
+    assert choice.kernel is not None, choice.why
+    assert choice.kernel.isa == "mma"
     result = run_case(backend(), case, kind="prefill")
     assert result.status == "passed", f"{result.id}: {result.why}"
     assert max(result.nmse.values()) < worst

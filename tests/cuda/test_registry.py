@@ -67,7 +67,7 @@ def test_devices_open_by_name() -> None:
     assert isinstance(first, cuda.CudaBackend)
     assert (first.name, first.on_host, first.runs_ahead) == ("cuda", False, True)
     assert open_backend("cuda:0").name == "cuda"
-    with pytest.raises(BackendError, match=r"cuda:99 is not there; .*devices: cuda:0 to cuda:\d"):
+    with pytest.raises(BackendError, match=r"cuda:99 is not there; this machine has cuda\b"):
         open_backend("cuda:99")
     with pytest.raises(BackendError, match="device 'cuda:x' is not in this build of riverrun"):
         open_backend("cuda:x")
@@ -90,7 +90,9 @@ def test_several_cards_and_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RIVERRUN_EMULATE_DEVICES", "3")
     assert [d.name for d in devices()][2:] == ["cuda", "cuda:1", "cuda:2"]
     assert open_backend("cuda:2").name == "cuda:2"
-    with pytest.raises(BackendError, match=r"cuda:3 is not there; .*: cuda:0 to cuda:2"):
+    with pytest.raises(
+        BackendError, match=r"cuda:3 is not there; this machine has cuda, cuda:1, cuda:2$"
+    ):
         open_backend("cuda:3")
     monkeypatch.setenv("RIVERRUN_EMULATE_DEVICES", "0")
     assert [d.name for d in devices()] == ["cpu", "reference"]

@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import pytest
 import riverrun as rr
 from ahead_rig import PROMPT, Queue, begin, boundary, chooser, draws, late, left_behind, text
@@ -16,15 +17,17 @@ from one_op import cpu
 from riverrun.engine.ahead import AheadDecoding
 from riverrun.engine.decoding import PlainDecoding, open_decoding
 from riverrun.engine.sampler import Sampler, SamplerParams
+from riverrun.engine.sampler.chain import CHAIN, Candidates, ChainState, Row
 from riverrun.graph.errors import BackendError, RequestError
 from riverrun.graph.random import uniform
+from riverrun.models.step import CANDIDATES
 from tiny_models import VARIANTS
 
 GREEDY: Mapping[str, Any] = {"temperature": 0}
 ASKED: Mapping[str, Mapping[str, Any]] = {
     "greedy": GREEDY,
     "default": {"seed": 3},
-    "hot": {"seed": 2**64 - 5, "temperature": 1.7, "top_k": 100, "top_p": 1, "min_p": 0},
+    "hot": {"seed": 2**64 - 5, "temperature": 1.7, "top_k": 64, "top_p": 1, "min_p": 0},
     "narrow": {"seed": 9, "temperature": 1.0, "top_k": 7, "top_p": 0.6, "min_p": 0.2},
     "one": {"seed": 1, "top_k": 1},
 }
@@ -216,7 +219,8 @@ def test_a_round_is_refused_as_a_step_is() -> None:
     "asked",
     [
         {"top_k": 0},
-        {"top_k": 1001},
+        {"top_k": 65},
+        {"top_k": 1000},
         {"top_k": 288},
         {"repeat_penalty": 1.2},
         {"logit_bias": {5: 1.0}},
@@ -239,8 +243,8 @@ def test_requests_that_differ_share_a_session() -> None:
         assert text(one, True, 8, **asked) == text(two, False, 8, **asked)
     assert left_behind(one) == left_behind(two)
     programs = {(s.candidates, p) for s, _, _, p in one.model._plans if p == "ahead"}
-    assert programs >= {(1, "ahead"), (7, "ahead"), (40, "ahead"), (100, "ahead")}
-    assert len(one.model._plans) <= compiled + 4 + 2
+    assert programs == {(1, "ahead"), (CANDIDATES, "ahead")}
+    assert len(one.model._plans) <= compiled + 2 + 2
 
 
 def test_who_runs_ahead() -> None:
@@ -268,6 +272,41 @@ def test_what_a_sampler_asks_of_a_device() -> None:
     sampler = Sampler(SamplerParams(seed=7, top_k=20, top_p=1, min_p=0, temperature=0.3), 288)
     draw = sampler.device_draw
     assert draw is not None
-    assert (draw.candidates, draw.temperature, draw.seed) == (20, 0.3, 7)
-    assert (draw.top_p, draw.min_p) == (1, 0)
+    assert (draw.top_k, draw.temperature, draw.seed) == (20, 0.3, 7)
+    assert (draw.candidates, draw.top_p, draw.min_p) == (CANDIDATES, 1, 0)
     assert 0 <= uniform(draw.seed, 1) < 1
+    one = Sampler(SamplerParams(top_k=1), 288).device_draw
+    assert one is not None and (one.candidates, one.top_k) == (1, 1)
+
+
+def only_even(c: Candidates, _: ChainState) -> Candidates:
+    """A step that someone adds: tokens with an even id, or all where there are none."""
+    keep = np.flatnonzero(c.ids % 2 == 0)
+    return c.take(keep, c.ordered) if keep.size else c
+
+
+@pytest.mark.parametrize("at", [0, 1, 2, 4], ids=["first", "within", "top_k", "last"])
+def test_a_step_added_to_the_chain_takes_the_host(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever it stands, as long as it is active; `on_device` is for it to say."""
+
+    def added(**how: Any) -> None:
+        row = Row("only_even", lambda p: p.min_p == 0.125, only_even, **how)
+        chain = list(CHAIN)
+        chain.insert(at, row)
+        monkeypatch.setattr("riverrun.engine.sampler.sampler.CHAIN", tuple(chain))
+
+    added()
+    one, two = sessions("llama")
+    asked = {"seed": 1, "temperature": 1.5, "min_p": 0.125}
+    assert chooser(one.model, **asked).device_draw is None
+    got = text(one, True, 12, **asked)
+    assert got == text(two, False, 12, **asked) and not any(t % 2 for t in got[0])
+    assert ahead("llama")[1].started == 0
+    for other in ({"min_p": 0.05}, {"temperature": 0, "min_p": 0.125}):
+        assert chooser(one.model, **(asked | other)).device_draw is not None
+    sampler = chooser(one.model, **asked).sampler
+    assert sampler.clone().device_draw is None
+    added(shapes_greedy=True)
+    assert chooser(one.model, **(asked | {"temperature": 0})).device_draw is None
+    added(on_device=True)
+    assert chooser(one.model, **asked).device_draw is not None

@@ -86,7 +86,7 @@ def test_a_plan_announces_what_a_session_takes(strategy: str) -> None:
         if plan.bytes.host:
             for seq in range(n_seqs):
                 session.verify([(seq, [1, 2])])
-            copies = session._held.recurrent._copies  # type: ignore[union-attr]
+            copies = session.sequences.storage.recurrent._copies  # type: ignore[union-attr]
             assert sum(a.nbytes for c in copies for a in c.values()) == plan.bytes.host
 
 
@@ -121,8 +121,8 @@ def test_rounds_compile_nothing_new(strategy: str, n_seqs: int) -> None:
     session = model.session(512, n_seqs, rollback=strategy, n_rs_seq=drafts)
     for seq in range(n_seqs):
         session.prefill(tokens[:5], seq)
-    session.prepare_drafts(drafts)
-    before = len(model._plans), len(session._bound)
+    session.sequences.prepare_drafts(drafts)
+    before = len(model._plans), len(session.sequences.runner.bound_plans)
     for _ in range(500):
         seqs = rng.sample(range(n_seqs), rng.randint(1, n_seqs))
         items = [(seq, tokens[: rng.randint(1, drafts + 1)]) for seq in seqs]
@@ -131,4 +131,4 @@ def test_rounds_compile_nothing_new(strategy: str, n_seqs: int) -> None:
             session.commit(seq, rng.randint(1, len(drafted)))
             if session.length(seq) > 400:
                 session.clear(seq)
-    assert (len(model._plans), len(session._bound)) == before
+    assert (len(model._plans), len(session.sequences.runner.bound_plans)) == before

@@ -147,7 +147,7 @@ def test_behind_a_window_kept_rows_serve(n_seqs: int) -> None:
     require_like_cold(session, prompt[:1700] + OTHER[:20], 1536)
     require_like_cold(session, prompt[:1024] + OTHER[:300], 1024)
     require_like_cold(session, prompt[:1023] + OTHER[:300], 512)
-    near = session._held.caches[1]
+    near = session.sequences.storage.caches[1]
     check_pages(near)
     for seq in range(1, n_seqs):
         assert session.tokens(seq)[: len(prompt)] == prompt
@@ -157,13 +157,13 @@ def test_behind_a_window_kept_rows_serve(n_seqs: int) -> None:
 
 def test_where_every_page_fits_windows_keep_nothing() -> None:
     session = tiny("gemma3").session(n_ctx=800)
-    assert not session._held.remembers
+    assert not session.sequences.storage.remembers
     require_like_cold(session, PROMPT, 0)
     require_like_cold(session, PROMPT[:90] + OTHER[:20], 90)
 
 
 def reuse(session: Session, common: int) -> Reuse:
-    return session._held.reuse(0, common)
+    return session.sequences.storage.reuse(0, common)
 
 
 def test_what_is_not_reused_has_a_reason() -> None:
@@ -188,10 +188,11 @@ def test_what_is_not_reused_has_a_reason() -> None:
 
 def test_states_are_kept_on_the_grid_alone_where_there_is_one() -> None:
     session = tiny().session(n_ctx=2048)
-    session._held.grid = 512
+    session.sequences.storage.grid = 512
     prompt = stream(106, 1300)
-    assert [len(part) for part, _ in session.chunks(prompt)] == [512, 512, 276]
-    assert session._held.prompt_states.positions(0) == [512, 1024]
+    assert session.sequences.cuts(0, len(prompt)) == [512, 512, 276]
+    session.prefill(prompt)
+    assert session.sequences.storage.prompt_states.positions(0) == [512, 1024]
     require_like_cold(session, prompt[:1200] + OTHER[:5], 1024)
 
 
@@ -206,11 +207,11 @@ def test_by_default_there_is_room_for_two_states_of_each_sequence(
         assert session.plan.cache_bytes == 2 * n_seqs * one
         for seq in range(n_seqs):
             session.prefill(long, seq)
-        states = session._held.prompt_states
+        states = session.sequences.storage.prompt_states
         for seq in range(n_seqs):
             assert 1 <= len(states.positions(seq)) <= 2 * n_seqs
         assert states.positions(n_seqs - 1)[-1] == 2996
-        kept, _ = session._held.reuse(n_seqs - 1, 2900)
+        kept, _ = session.sequences.storage.reuse(n_seqs - 1, 2900)
         assert kept >= 1024
 
 
@@ -248,7 +249,7 @@ def test_kept_states_stay_within_their_bytes() -> None:
     for room in (0, one - 1, one, 2 * one + 1):
         session = tiny().session(n_ctx=3072, cache_bytes=room)
         session.prefill(long)
-        states = session._held.prompt_states
+        states = session.sequences.storage.prompt_states
         assert states.nbytes <= room
         assert states.nbytes == len(states.positions(0)) * one == room // one * one
         if room >= one:
@@ -340,7 +341,7 @@ def test_several_sequences_share_a_small_cache() -> None:
         for seq in (0, 1, 0):
             session.clear(seq)
             require_like_cold(session, PROMPT, 0, seq)
-            assert session._held.prompt_states.positions(seq)[-1] == 696
+            assert session.sequences.storage.prompt_states.positions(seq)[-1] == 696
 
 
 def test_states_too_large_are_not_kept_at_the_cost_of_others() -> None:
@@ -358,5 +359,6 @@ def test_states_too_large_are_not_kept_at_the_cost_of_others() -> None:
 def test_without_room_for_states_prompts_are_not_cut_for_them() -> None:
     session = tiny("qwen35").session(n_ctx=512, cache_bytes=0)
     prompt = [5 + i % 90 for i in range(100)]
-    assert [len(part) for part, _ in session.chunks(prompt)] == [100]
+    assert session.sequences.cuts(0, len(prompt)) == [100]
+    session.prefill(prompt)
     assert session.reuse([*prompt[:99], 4]) == 0

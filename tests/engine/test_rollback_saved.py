@@ -150,7 +150,9 @@ def test_well_formed_data_with_wrong_arrays_are_refused(what: str) -> None:
     session.settle()
     arrays = dict(session.memory.save(0))
     change(arrays)
-    data = saved.pack(session.model.fingerprint, session._held._kinds(), TOKENS[:22], arrays)
+    data = saved.pack(
+        session.model.fingerprint, session.sequences.storage._kinds(), TOKENS[:22], arrays
+    )
     require_refused(target(), data, SPOILED[what][1])
 
 
@@ -177,7 +179,7 @@ def test_headers_that_make_no_sense_are_refused(text: bytes) -> None:
 @pytest.mark.parametrize("array", [["a", "<f8", [1]], ["a", "<f4", [-1]], ["a", "<f4", [1 << 40]]])
 def test_arrays_that_cannot_be_are_refused(array: list[Any]) -> None:
     session = target()
-    kinds = session._held._kinds()
+    kinds = session.sequences.storage._kinds()
     good = saved.pack(session.model.fingerprint, kinds, [], {"a": np.zeros(1, np.float32)})
     text = good[good.index(b"{") : good.rindex(b"}") + 1]
     text = text.replace(b'["a", "<f4", [1]]', saved.json.dumps(array).encode())
@@ -190,7 +192,7 @@ def test_arrays_that_cannot_be_are_refused(array: list[Any]) -> None:
 def test_tokens_outside_the_vocabulary_are_refused(token: object) -> None:
     session, source_ = target(), source()
     source_.settle()
-    arrays, kinds = source_.memory.save(0), source_._held._kinds()
+    arrays, kinds = source_.memory.save(0), source_.sequences.storage._kinds()
     good = saved.pack(source_.model.fingerprint, kinds, TOKENS[:22], arrays)
     size = struct.unpack_from("<I", good, len(saved.MAGIC))[0]
     start = len(saved.MAGIC) + 8

@@ -35,6 +35,7 @@ IMPORTS = {
     "graph": May((), ("numpy",)),
     "ops": May(("graph",), ("numpy",)),
     "backends": May(("graph", "ops"), ("numpy",)),
+    "backends/array.py": May(("graph", "ops", "backends"), ("numpy", "cupy")),
     "backends/cpu.py": May(("graph", "ops", "backends", "_cpu"), ("numpy",)),
     "backends/cuda.py": May(("graph", "ops", "backends", "_cuda"), ("numpy",)),
     "backends/cuda_memory.py": May(("graph", "ops", "backends", "_cuda"), ("numpy",)),

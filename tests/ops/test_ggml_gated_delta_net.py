@@ -10,6 +10,7 @@ from riverrun.backends.harness import Built, build, execute
 from riverrun.backends.reference import ReferenceBackend
 from riverrun.graph import OPS, Graph, make_op, verify
 from riverrun.graph.case import BoundCase, op_cases
+from riverrun.graph.errors import ShapeError
 from riverrun.graph.passes.expand import expand, expansion
 
 NAME = "ggml_gated_delta_net"
@@ -60,6 +61,32 @@ def test_results_come_first_then_the_planes_newest_first(tokens: int, keep: int,
         for age in range(keep):
             want = history[-1 - age] if age < tokens else np.zeros((s, s))
             np.testing.assert_allclose(planes[age, b, h], want, 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize("device", ["reference", "cpu"])
+@pytest.mark.parametrize("case", [c for c in CASES if "rank=" in c.id], ids=lambda c: c.id)
+def test_states_of_earlier_signatures_keep_the_final_one(case: BoundCase, device: str) -> None:
+    """The bits are those of one kept plane, whatever the state's rank."""
+    backend = open_backend(device, 1)
+    arrays = dict(zip(case.names, (t.decoded() for t in case.draw() if t is not None), strict=True))
+    arrays["state"] = arrays["state"].reshape(len(arrays["state"]), 1, -1)
+    plane = Graph()
+    values = [plane.input(name, array.shape) for name, array in arrays.items()]
+    plane.output("packed", plane.ggml_gated_delta_net(*values))
+    same = execute(backend, Built(plane, plane.nodes[-1], arrays, {}))["packed"]
+    assert execute(backend, build(case))["packed"].tobytes() == same.tobytes()
+
+
+@pytest.mark.parametrize(
+    "shape", [(2, 0, 192), (2, 191), (3, 192), (2, 3, 8, 4), (2, 8, 3, 8), (2, 1, 3, 64), (384,)]
+)
+def test_other_states_are_refused(shape: tuple[int, ...]) -> None:
+    g = Graph()
+    q, k, v = (g.input(n, (2, 5, 3, 8)) for n in "qkv")
+    g_, beta = (g.input(n, (2, 5, 3)) for n in ("g", "beta"))
+    want = r"should be \(2, K, 192\), or \(2, 192\) or \(2, 3, 8, 8\) for K = 1, got"
+    with pytest.raises(ShapeError, match=want):
+        g.ggml_gated_delta_net(q, k, v, g_, beta, g.input("state", shape))
 
 
 def test_only_plane_0_of_the_state_is_read() -> None:

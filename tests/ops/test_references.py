@@ -241,7 +241,9 @@ def test_argmax_and_top_k_by_hand() -> None:
     x = [[1.0, 3.0, 3.0, 2.0], [math.nan, -1.0, -math.inf, math.nan], [-0.0, 0.0, -1.0, -1.0]]
     assert call("argmax", x).tolist() == [1, 1, 0]
     _, indices = call("top_k", x, k=3)
-    assert indices.tolist() == [[1, 2, 3], [1, 0, 2], [0, 1, 2]]
+    assert indices.tolist() == [[1, 2, 3], [0, 3, 1], [0, 1, 2]]
+    _, indices = call("top_k", [[math.inf, 1.0, math.nan, -math.inf]], k=4)
+    assert indices.tolist() == [[2, 0, 1, 3]]
     values, _ = call("top_k", x[:1], k=2)
     assert values.tolist() == [[3.0, 3.0]]
     one = call("argmax", [2.0, 5.0])

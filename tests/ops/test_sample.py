@@ -23,6 +23,7 @@ DRAWS = [
 SHAPES: dict[str, tuple[tuple[int, ...], str]] = {
     "logits": ((2, 4), "f32"),
     "ids": ((2, 4), "i32"),
+    "top_k": ((2,), "i32"),
     "temperature": ((2,), "f64"),
     "top_p": ((2,), "f64"),
     "min_p": ((2,), "f64"),
@@ -37,6 +38,12 @@ def graph(shapes: dict[str, tuple[tuple[int, ...], str]]) -> Graph:
     return g
 
 
+def fitted(n: int, k: int) -> dict[str, tuple[tuple[int, ...], str]]:
+    """SHAPES for n rows of k candidates."""
+    shapes = {name: ((n, *shape[1:]), of) for name, (shape, of) in SHAPES.items()}
+    return shapes | {name: ((n, k), shapes[name][1]) for name in ("logits", "ids")}
+
+
 @pytest.fixture(params=BACKENDS)
 def backend(request: pytest.FixtureRequest) -> Backend:
     return BACKENDS[request.param]
@@ -48,22 +55,22 @@ def tokens(
     temperature: float = 1.0,
     top_p: float = 1.0,
     min_p: float = 0.0,
+    top_k: int = 4,
 ) -> list[int]:
     """One for each of DRAWS."""
     n, k = len(DRAWS), len(logits)
-    shapes = {name: ((n, *shape[1:]), of) for name, (shape, of) in SHAPES.items()}
-    shapes |= {name: ((n, k), shapes[name][1]) for name in ("logits", "ids")}
     words = [(seed & 0xFFFFFFFF, seed >> 32) for seed, _ in DRAWS]
     given: dict[str, Any] = {
         "logits": np.tile(np.array(logits, np.float32), (n, 1)),
         "ids": np.tile(np.array(IDS[:k], np.int32), (n, 1)),
+        "top_k": np.full(n, top_k, np.int32),
         "temperature": np.full(n, temperature),
         "top_p": np.full(n, top_p),
         "min_p": np.full(n, min_p),
         "seed": np.array(words, np.uint32).view(np.int32),
         "position": np.array([position for _, position in DRAWS], np.int32),
     }
-    found: list[int] = backend.compile(graph(shapes))(**given)[:, 0].tolist()
+    found: list[int] = backend.compile(graph(fitted(n, k)))(**given)[:, 0].tolist()
     return found
 
 
@@ -101,6 +108,53 @@ def test_min_p_is_relative_to_the_first(backend: Backend) -> None:
     assert tokens(backend, [1.0, 1.0, 0.9, 0.0], min_p=1.0) == shares(1, 1)
 
 
+def test_top_k_counts_the_first_ones(backend: Backend) -> None:
+    """Before top_p, whose sum is then of these alone. What is out of range counts as its end."""
+    for top_k in (1, 2, 3, 4):
+        assert tokens(backend, [1.0] * 4, top_k=top_k) == shares(*[1] * top_k)
+    assert tokens(backend, [1.0] * 4, top_p=0.5, top_k=2) == shares(1)
+    assert tokens(backend, [1.0] * 4, top_p=0.7, top_k=3) == shares(1, 1, 1)
+    logits = [math.log(8), math.log(4), math.log(2), 0.0]
+    assert tokens(backend, logits, top_k=2) == shares(8, 4)
+    for top_k in (0, -1, -(2**31)):
+        assert tokens(backend, logits, top_k=top_k) == shares(8)
+    for top_k in (5, 2**31 - 1):
+        assert tokens(backend, logits, top_k=top_k) == shares(8, 4, 2, 1)
+
+
+def test_rows_are_drawn_by_themselves(backend: Backend) -> None:
+    """Rows that ask for different things, against each of them alone."""
+    rng, k = np.random.default_rng(4), 64
+    asked = [
+        (top_k, temperature, top_p, min_p, seed)
+        for top_k in (1, 7, 40, 64)
+        for temperature, top_p, min_p in ((0.0, 1.0, 0.0), (0.8, 0.95, 0.05), (2.0, 1.0, 0.0))
+        for seed in (3, 2**63 + 9)
+    ]
+    n = len(asked)
+    given: dict[str, Any] = {
+        "logits": -np.sort(-rng.standard_normal((n, k)), axis=1).astype(np.float32),
+        "ids": rng.integers(0, 10**6, (n, k), np.int32),
+        "top_k": np.array([row[0] for row in asked], np.int32),
+        "temperature": np.array([row[1] for row in asked]),
+        "top_p": np.array([row[2] for row in asked]),
+        "min_p": np.array([row[3] for row in asked]),
+        "seed": np.array([(s & 0xFFFFFFFF, s >> 32) for *_, s in asked], np.uint32).view(np.int32),
+        "position": rng.integers(0, 10**6, n, np.int32),
+    }
+    assert list(given) == list(SHAPES)
+    together = backend.compile(graph(fitted(n, k)))(**given)
+    alone = backend.compile(graph(fitted(1, k)))
+    for i in range(n):
+        row = alone(**{name: values[i : i + 1] for name, values in given.items()})
+        assert row[0, 0] == together[i, 0]
+        top_k = int(given["top_k"][i])
+        short = {name: given[name][i : i + 1, :top_k] for name in ("logits", "ids")}
+        rest = {name: given[name][i : i + 1] for name in list(SHAPES)[2:]}
+        cut = backend.compile(graph(fitted(1, top_k)))(**short, **rest)
+        assert cut[0, 0] == together[i, 0]
+
+
 def test_the_first_is_taken_where_nothing_is_drawn(backend: Backend) -> None:
     first = [IDS[0]] * len(DRAWS)
     assert tokens(backend, [3.0, 3.0, 3.0, 1.0], temperature=0) == first
@@ -116,6 +170,7 @@ def test_the_first_is_taken_where_nothing_is_drawn(backend: Backend) -> None:
         ("logits", (2,), "f32"),
         ("logits", (2, 0), "f32"),
         ("ids", (2, 3), "i32"),
+        ("top_k", (1,), "i32"),
         ("temperature", (3,), "f64"),
         ("top_p", (2, 1), "f64"),
         ("min_p", (1,), "f64"),

@@ -29,7 +29,11 @@ static int same_shapes(const rr_node* node, char* why, size_t size) {
   if (!dense_f32_only(node, why, size)) return 0;
   if (a->rank == b->rank && !memcmp(a->shape, b->shape, sizeof(int64_t) * (size_t)a->rank))
     return 1;
+#ifdef TOY_LONG_REASON
+  memset(why, TOY_LONG_REASON, size);
+#else
   snprintf(why, size, "no broadcasting");
+#endif
   return 0;
 }
 
@@ -46,6 +50,10 @@ static void part(const rr_exec* exec, int64_t n, int64_t* begin, int64_t* end) {
 }
 
 static void run_add(const rr_node* node, const rr_exec* exec) {
+#ifdef TOY_FAILURE
+  exec->fail(exec, TOY_FAILURE);
+  return;
+#endif
   const float *a = node->inputs[0].data, *b = node->inputs[1].data;
   float* y = node->outputs[0].data;
   int64_t begin, end;
@@ -86,8 +94,11 @@ static void run_rms_norm(const rr_node* node, const rr_exec* exec) {
   }
 }
 
+#ifndef TOY_KERNEL_SIZE
+#define TOY_KERNEL_SIZE sizeof(rr_kernel)
+#endif
 #define KERNEL(name, supports, run) \
-  {sizeof(rr_kernel), RR_ROW_EXACT, name, "c99", "", 0, supports, NULL, NULL, run}
+  {TOY_KERNEL_SIZE, RR_ROW_EXACT, name, "c99", "", 0, supports, NULL, NULL, run}
 
 static const rr_kernel add = KERNEL("add", same_shapes, run_add);
 static const rr_kernel mul_mat = KERNEL("mul_mat", dense_f32_only, run_mul_mat);
@@ -105,12 +116,24 @@ static const rr_kernel* const kernels[] = {&add, &mul_mat, &rms_norm};
 #define TOY_ABI RR_ABI_VERSION
 #endif
 
+#ifndef TOY_SIZE
+#define TOY_SIZE sizeof(rr_plugin)
+#endif
+#ifndef TOY_NAME
+#define TOY_NAME "toy"
+#endif
+#ifndef TOY_DESCRIPTION
+#define TOY_DESCRIPTION "three ops in plain C"
+#endif
+
 static int score(void) { return TOY_SCORE; }
 
 static const rr_plugin plugin = {
-    sizeof(rr_plugin), TOY_ABI, "toy", "three ops in plain C", score, 3, kernels};
+    TOY_SIZE, TOY_ABI, TOY_NAME, TOY_DESCRIPTION, score, 3, kernels};
 
-#ifndef TOY_SILENT
+#ifdef TOY_NOTHING
+const rr_plugin* rr_plugin_get(void) { return score() > 1 ? &plugin : NULL; }
+#elif !defined(TOY_SILENT)
 const rr_plugin* rr_plugin_get(void) { return &plugin; }
 #else
 const rr_plugin* toy_get(void) { return &plugin; }

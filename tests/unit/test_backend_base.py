@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import riverrun as rr
 import riverrun.models.quant
-from riverrun.backends import Backend, Pools, devices, open_backend
-from riverrun.backends.base import aligned
+from riverrun.backends import Backend, Pools, SplitBackend, open_backend
+from riverrun.backends.base import Capabilities, Weights, aligned
+from riverrun.backends.null import NullBackend
 from riverrun.graph import OPS, Graph, Op, TensorSpec, dtype, host_tensor, register
-from riverrun.graph.errors import BackendError, GraphError, Unsupported
+from riverrun.graph.errors import BackendError, GraphError, RequestError, Unsupported
 
 BACKENDS = ("cpu", "reference")
 each_backend = pytest.mark.parametrize("device", BACKENDS)
@@ -50,6 +55,10 @@ def test_a_plan_is_called_with_inputs_by_name(device: str) -> None:
             dict(a=np.zeros((2, 3)), b=np.zeros((2, 3), complex)),
             "'b' should hold f32, got complex128",
         ),
+        (dict(a=np.zeros((2, 3)), b="x"), r"'b' should have shape \(2, 3\), got \(\)"),
+        (dict(a=np.zeros((2, 3)), b=[["x"] * 3] * 2), "'b' should hold f32, got <U1"),
+        (dict(a=[[1, 2, 3], [4, 5]], b=0), r"'a' should be an array f32\[2,3\]: "),
+        (dict(a=np.zeros((2, 3)), b=[[None] * 3] * 2), "'b' should hold f32, got object"),
     ],
 )
 def test_calls_that_do_not_fit_are_refused(
@@ -58,6 +67,26 @@ def test_calls_that_do_not_fit_are_refused(
     plan = open_backend(device, 1).compile(small())
     with pytest.raises(GraphError, match=message):
         plan(**inputs)
+
+
+@each_backend
+def test_inputs_without_names_are_refused(device: str) -> None:
+    plan = open_backend(device, 1).compile(small())
+    with pytest.raises(RequestError, match=r"\['a', 'b'\] by name, as in .*; got 2 without"):
+        plan(np.zeros((2, 3)), np.zeros((2, 3)))
+
+
+@each_backend
+@pytest.mark.parametrize(
+    ("of", "given", "shown"), [("i32", [1, 1 << 31], "1 to 2147483648"), ("i8", [-129, 3], "-129")]
+)
+def test_numbers_out_of_range_are_refused(
+    device: str, of: str, given: list[int], shown: str
+) -> None:
+    g = Graph()
+    g.output("y", g.reshape(g.input("x", (2,), of), shape=(1, 2)))
+    with pytest.raises(GraphError, match=rf"'x' should hold {of}, got {shown}"):
+        open_backend(device, 1).compile(g)(x=given)
 
 
 @each_backend
@@ -218,12 +247,100 @@ def test_aligned_bytes_are_aligned_and_zero(size: int, align: int) -> None:
     assert raw.ctypes.data % align == 0 and raw.nbytes == size and not raw.any()
 
 
-def test_devices_open_by_name() -> None:
-    names = [d.name for d in devices() if not d.name.startswith("cuda")]
-    assert names == ["cpu", "reference"]
-    assert [open_backend(name).name for name in names] == names
-    assert open_backend().name == devices()[0].name
-    with pytest.raises(BackendError, match=r"'tpu' is not in this build.*: auto, .*cpu, reference"):
-        open_backend("tpu")
-    with pytest.raises(BackendError, match=r"threads should be 1 or more, got 0"):
-        open_backend("cpu", 0)
+@each_backend
+def test_threads_may_call_one_plan(device: str) -> None:
+    """Every call gets the results of its own inputs, where inputs, scratch and outputs are shared:
+    the more nodes, the longer a run during which another thread could fill the inputs."""
+    g = Graph("shared")
+    x, w = g.input("x", (16, 64)), g.input("w", (64,))
+    y = x
+    for _ in range(8):
+        y = g.add(g.mul(y, w), x)
+    g.output("y", y)
+    plan = open_backend(device, 1).compile(g)
+
+    def call(i: int) -> bool:
+        rng = np.random.default_rng(i)
+        own = rng.standard_normal((16, 64)).astype(np.float32)
+        scale = rng.uniform(-1, 1, 64).astype(np.float32)
+        want = own
+        for _ in range(8):
+            want = want * scale + own
+        return np.allclose(plan(x=own, w=scale), want, rtol=1e-5, atol=1e-5)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            assert all(pool.map(call, range(400)))
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def test_calls_of_one_plan_take_turns() -> None:
+    """A second caller waits, and fills no input, until the first has its results."""
+    plan = open_backend("cpu", 1).compile(small())
+    zeros = np.zeros((2, 3), np.float32)
+    plan(a=zeros, b=zeros)
+    bound = plan._own
+    assert bound is not None
+    run, inside, go_on = bound.run, threading.Event(), threading.Event()
+
+    def slow(rows: int | None = None) -> None:
+        inside.set()
+        assert go_on.wait(60)
+        run(rows)
+
+    bound.run = slow  # type: ignore[method-assign]
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(plan, a=zeros + 1, b=zeros)
+        assert inside.wait(60)
+        inside.clear()
+        second = pool.submit(plan, a=zeros + 2, b=zeros)
+        assert not inside.wait(0.2) and bound.inputs["a"].max() == 1
+        go_on.set()
+        assert first.result().max() == 1 and second.result().max() == 2
+
+
+def test_weights_are_made_once_by_whichever_thread() -> None:
+    weights, made = Weights({}), []
+
+    def make() -> object:
+        made.append(threading.get_ident())
+        time.sleep(0.02)
+        return object()
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: weights.once("w", make), range(8)))
+    assert len(made) == 1 and all(f is found[0] for f in found)
+
+
+def test_short_representations() -> None:
+    plan = open_backend("cpu", 1).compile(small())
+    assert repr(small()) == "<Graph 'small': 3 nodes, (a, b) -> (sum)>"
+    assert (
+        repr(plan) == "<CpuPlan 'small' step: 1 nodes, (a f32[2,3], b f32[2,3]) -> (sum f32[2,3])>"
+    )
+    assert repr(open_backend("cpu", 3)) == "<CpuBackend 'cpu', threads 3>"
+    assert repr(open_backend("reference")) == "<ReferenceBackend 'reference'>"
+
+
+def test_capabilities_of_backends() -> None:
+    cpu, reference = open_backend("cpu", 2), open_backend("reference")
+    assert cpu.capabilities == Capabilities(threads=2, prompt_exact=True)
+    assert (cpu.on_host, cpu.runs_ahead, cpu.threads) == (True, False, 2)
+    assert reference.capabilities == Capabilities(prompt_exact=True)
+    assert Capabilities() == Capabilities(True, False, None, 512, False)
+
+
+class Card(NullBackend):
+    """As a card is, to those who plan."""
+
+    capabilities = Capabilities(False, True, None, 2048, False)
+
+
+def test_of_several_backends_what_holds_for_all() -> None:
+    found = SplitBackend([Card(), open_backend("cpu", 3), NullBackend()]).capabilities
+    assert found == Capabilities(False, False, 3, 512, False)
+    assert SplitBackend([open_backend("reference"), NullBackend()]).capabilities.prompt_exact
+    assert SplitBackend([Card(), Card()]).capabilities.prompt_chunk == 2048

@@ -9,12 +9,14 @@ import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import riverrun as rr
 from paths import DEMO, ROOT
 from refusing import Without
+from riverrun import _cpu
 from riverrun.backends import Plan, open_backend
 from riverrun.backends.checksums import checksum
 from riverrun.backends.cpu import CpuBackend
@@ -99,12 +101,53 @@ def test_level_1_describes_devices_and_plans(
     assert re.search(r"write_rows/\w+ 2$", kernels) and re.search(r"rms_norm/\w+ 1,", kernels)
 
 
+NAMED = """
+from riverrun.backends import open_backend
+from riverrun.graph import Graph
+from riverrun.tools.graph_notes import place_of
+
+g = Graph()
+x, w = g.input("x", (4, 64)), g.input("w", (32, 64))
+g.output("y", g.silu(g.mul_mat(g.rms_norm(x, eps=1e-6), w)))
+backend = open_backend("cpu", 1)
+backend.compile(g)
+print(*sorted({place_of(backend, node) for node in g.nodes if not node.is_leaf}))
+"""
+
+
+@pytest.mark.parametrize("isa", _cpu.isas())
+def test_kernels_are_those_of_the_instruction_sets_in_use(isa: str) -> None:
+    """Where not every kernel of the build can be used, those that are have other numbers."""
+    env = {**os.environ, "RIVERRUN_DEBUG": "1", "RIVERRUN_ISA": isa}
+    env["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
+    done = subprocess.run([sys.executable, "-c", NAMED], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (named,) = (x for x in done.stderr.splitlines() if x.startswith("riverrun:   "))
+    chosen = dict(re.findall(r"(\w+)/(\w+) 1", named))
+    allowed = _cpu.isas()[: _cpu.isas().index(isa) + 1]
+    known = {(k["op"], k["isa"]) for k in _cpu.kernels() if k["isa"] in allowed}
+    assert chosen.keys() == {"mul_mat", "rms_norm", "silu"} and chosen.items() <= known
+    assert set(re.findall(r"cpu (\w+)", done.stdout)) == set(chosen.values())
+
+
 def test_a_backend_that_is_watched_is_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RIVERRUN_DEBUG", "1")
     backend = open_backend("cpu", 1)
     assert isinstance(backend, WatchedBackend) and watched(backend) is backend
     assert (backend.name, backend.threads) == ("cpu", 1)
     assert backend.supports(chain().nodes[-1]).ok
+    assert backend.capabilities == open_backend("cpu", 1).capabilities
+    assert backend.fma_rate() and backend.copy_rate() is None
+
+
+def test_plans_that_are_timed_have_what_the_plan_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RIVERRUN_DEBUG", "2")
+    plan: Any = rr.compile(chain(), device="cpu,reference")
+    assert plan.placement_lines()[0] == "segment 0 on cpu:"
+    bound = plan.bind(plan.own_weights(), plan.pools())
+    bound.start()
+    bound.finish()
+    assert bound.profile() and plan.times.runs == 2
 
 
 @pytest.mark.parametrize("device", ["cpu", "reference"])

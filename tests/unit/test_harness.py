@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import riverrun.ops  # noqa: F401
 from riverrun.backends import harness, open_backend
+from riverrun.backends.array import ArrayBackend
 from riverrun.backends.harness import build, compare, run_case
-from riverrun.backends.tolerance import DEFAULT, QUANTISED_PRODUCT, bound
-from riverrun.graph import OPS
-from riverrun.graph.case import BoundCase, op_cases
+from riverrun.backends.tolerance import DEFAULT, bound
+from riverrun.graph import OPS, Op, TensorSpec, dtype, register
+from riverrun.graph.case import BoundCase, Case, f32, op_cases
+from riverrun.graph.errors import GraphError
 
 NAN, INF = np.nan, np.inf
 
@@ -48,10 +52,70 @@ def test_integers_are_equal_or_wrong() -> None:
     assert compare(want + [0, 0, 1, 1, 0], want, 1.0, {}, "y") == "2 values differ, first at 2"
 
 
-def test_bounds_come_from_the_table() -> None:
-    limits = {w: bound(build(case("mul_mat", w)).node) for w in (":q8_0", ":f16")}
-    assert limits[":q8_0"] == QUANTISED_PRODUCT > limits[":f16"]
+@pytest.mark.parametrize("op", ["mul_mat", "mul_mat_id"])
+def test_an_op_says_what_differs_from_the_default(op: str) -> None:
+    parts = (":q8_0", ":f16") if op == "mul_mat" else ("[q8_0", "[f16")
+    blocks, plain = (bound(build(case(op, part)).node) for part in parts)
+    assert blocks == OPS[op].block_tolerance and plain == OPS[op].tolerance
+    assert blocks > plain > DEFAULT
     assert bound(build(case("silu")).node) == DEFAULT and bound(build(case("cont")).node) == 0
+    assert bound(build(case("get_rows", "q8_0")).node) == 0
+
+
+NAN_ARRAY = np.full((2, 3), NAN, np.float32)
+
+
+class Halves(Op):
+    """y, z = x / 2, twice; what comes back is `given` where that is not None"""
+
+    name, inputs, outputs = "halves", ("x",), ("y", "z")
+    given: ClassVar[Any] = None
+
+    def infer(self, x: TensorSpec) -> tuple[TensorSpec, TensorSpec]:
+        return x.like(), x.like(dtype=dtype("bf16"))
+
+    def reference(self, x: np.ndarray) -> Any:
+        half = x / np.float32(2)
+        return (half, half) if self.given is None else self.given
+
+    @staticmethod
+    def cases() -> Iterable[Case]:
+        yield Case(x=f32(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (None, ""),
+        (NAN_ARRAY, "should return 2 outputs, as infer does, got 1 output"),
+        ((NAN_ARRAY,) * 3, "should return 2 outputs, as infer does, got 3 outputs"),
+        ([NAN_ARRAY] * 2, "should return 2 outputs, as infer does, got 1 output"),
+        (
+            (NAN_ARRAY, NAN_ARRAY.T),
+            r"output 'z' of 'reference' should be an array of float32 \(2, 3\), as infer says, got "
+            r"an array of float32 \(3, 2\)",
+        ),
+        ((NAN_ARRAY.astype(float), NAN_ARRAY), r"output 'y' .* got an array of float64 \(2, 3\)"),
+        ((NAN_ARRAY, np.ones((2, 3), np.int32)), r"output 'z' .* got an array of int32 \(2, 3\)"),
+        ((NAN_ARRAY, None), "output 'z' .* got NoneType"),
+        ((np.float32(1), NAN_ARRAY), "output 'y' .* got float32"),
+    ],
+    ids=["right", "one", "three", "list", "shape", "f64", "i32", "none", "scalar"],
+)
+@pytest.mark.parametrize("device", ["reference", "array", "harness"])
+def test_a_reference_that_disagrees_with_infer_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, device: str, given: Any, why: str
+) -> None:
+    made = type("Made", (Halves,), {"given": given})
+    monkeypatch.setitem(OPS, "halves", register(made))
+    (tried,) = op_cases(OPS["halves"])
+    backend = ArrayBackend(np) if device == "array" else open_backend("reference")
+    built = build(tried)
+    with nullcontext() if not why else pytest.raises(GraphError, match=f"^halves: .*{why}"):
+        if device == "harness":
+            harness.expected(tried, built.node.specs)
+        else:
+            harness.execute(backend, built)
 
 
 Change = Callable[[list[np.ndarray]], None]

@@ -19,6 +19,11 @@ many_threads = pytest.mark.parametrize("threads", THREADS)
 rng = np.random.default_rng(7)
 
 
+def backend_of(threads: int) -> CpuBackend:
+    """With that many threads, whatever the processors."""
+    return CpuBackend(threads, oversubscribe=True)
+
+
 def bind(backend: CpuBackend, g: Graph, pools: Pools | None = None) -> BoundCpu:
     plan = backend.compile(g)
     return plan.bind(plan.own_weights(), pools or Pools(plan.states))
@@ -72,7 +77,7 @@ def within(seconds: float, job: Any) -> None:
 
 @many_threads
 def test_a_failing_kernel_names_op_value_node_and_line(threads: int) -> None:
-    bound = bind(CpuBackend(threads), lookup_chain())
+    bound = bind(backend_of(threads), lookup_chain())
     bound.inputs["ids"][...] = [1, 10, 2]
 
     def run() -> None:
@@ -89,7 +94,7 @@ def test_a_failing_kernel_names_op_value_node_and_line(threads: int) -> None:
 @pytest.mark.parametrize("place", ["first", "middle", "last"])
 def test_a_failure_among_single_thread_nodes_does_not_hang(threads: int, place: str) -> None:
     lengths = {"first": (0, 6), "middle": (3, 3), "last": (6, 0)}
-    bound = bind(CpuBackend(threads), lookup_chain(*lengths[place]))
+    bound = bind(backend_of(threads), lookup_chain(*lengths[place]))
 
     def run() -> None:
         for _ in range(200):
@@ -109,7 +114,7 @@ def test_a_failure_between_nodes_of_all_threads_does_not_hang(threads: int) -> N
     x = g.silu(g.input("x", (256, 512)))
     rows = g.get_rows(table, g.input("ids", (256,), "i32"), name="lookup")
     g.output("y", g.silu(g.add(g.silu(rows), x)))
-    bound = bind(CpuBackend(threads), g)
+    bound = bind(backend_of(threads), g)
 
     def run() -> None:
         for i in range(50):
@@ -124,7 +129,7 @@ def test_a_failure_between_nodes_of_all_threads_does_not_hang(threads: int) -> N
 
 
 def test_a_failed_run_leaves_the_plan_usable() -> None:
-    bound = bind(CpuBackend(2), lookup_chain())
+    bound = bind(backend_of(2), lookup_chain())
     bound.inputs["ids"][...] = [0, 1, 2]
     bound.run()
     before = bound.outputs["y"].copy()
@@ -142,7 +147,7 @@ def test_the_first_failing_node_is_reported() -> None:
     ids = g.input("ids", (2,), "i32")
     one, two = (g.get_rows(table, ids, name=n) for n in ("first", "second"))
     g.output("y", g.add(one, two))
-    bound = bind(CpuBackend(2), g)
+    bound = bind(backend_of(2), g)
     bound.inputs["ids"][...] = 4
     with pytest.raises(BackendError, match=r"'first'"):
         bound.run()
@@ -152,7 +157,7 @@ def test_repeated_runs_are_equal_on_any_number_of_threads() -> None:
     x = rng.standard_normal((256, 512)).astype(np.float32)
     want = b""
     for threads in THREADS:
-        bound = bind(CpuBackend(threads), wide_graph())
+        bound = bind(backend_of(threads), wide_graph())
         for _ in range(30):
             bound.inputs["x"][...] = x
             bound.run()
@@ -162,7 +167,7 @@ def test_repeated_runs_are_equal_on_any_number_of_threads() -> None:
 
 
 def test_small_plans_run_many_times() -> None:
-    bound = bind(CpuBackend(2), lookup_chain())
+    bound = bind(backend_of(2), lookup_chain())
     bound.inputs["x"][...] = 1
     bound.inputs["ids"][...] = [1, 2, 3]
     want = 8 * (np.array([[2, 3], [4, 5], [6, 7]]) - 1.0)
@@ -177,7 +182,7 @@ def test_a_plan_of_single_thread_nodes_only(threads: int) -> None:
     for _ in range(10):
         x = g.scale(x, factor=1.0, bias=1.0)
     g.output("y", x)
-    bound = bind(CpuBackend(threads), g)
+    bound = bind(backend_of(threads), g)
     within(60, bound.run)
     assert np.array_equal(bound.outputs["y"], np.full((2, 2), 10.0))
 
@@ -185,7 +190,7 @@ def test_a_plan_of_single_thread_nodes_only(threads: int) -> None:
 def test_a_plan_without_nodes() -> None:
     g = Graph()
     g.output("y", g.reshape(g.input("x", (2, 3)), shape=(3, 2)))
-    bound = bind(CpuBackend(2), g)
+    bound = bind(backend_of(2), g)
     bound.inputs["x"][...] = np.arange(6).reshape(2, 3)
     bound.run()
     assert bound.outputs["y"].tolist() == [[0, 1], [2, 3], [4, 5]]
@@ -202,7 +207,7 @@ def counter(step: int, n: int) -> Graph:
 
 
 def test_plans_that_share_pools_share_state_and_scratch() -> None:
-    backend = CpuBackend(2)
+    backend = backend_of(2)
     pools = Pools(backend.compile(counter(1, 4)).states)
     small, large = (bind(backend, counter(k, n), pools) for k, n in ((1, 4), (10, 512)))
     for bound in (small, large):
@@ -219,7 +224,7 @@ def test_rows_beyond_the_real_ones_are_left_alone() -> None:
     g = Graph()
     x = g.input("x", (6, 8))
     g.output("y", g.rms_norm(g.neg(x), eps=1e-6))
-    bound = bind(CpuBackend(2), g)
+    bound = bind(backend_of(2), g)
     bound.inputs["x"][...] = rng.standard_normal((6, 8))
     bound.run()
     whole = bound.outputs["y"].copy()
@@ -229,7 +234,7 @@ def test_rows_beyond_the_real_ones_are_left_alone() -> None:
 
 
 def test_profile_runs_and_times_every_node() -> None:
-    bound = bind(CpuBackend(2), lookup_chain())
+    bound = bind(backend_of(2), lookup_chain())
     bound.inputs["ids"][...] = [1, 2, 3]
     times = bound.profile()
     assert [label for label, _ in times] == bound.plan.labels
@@ -240,7 +245,7 @@ def test_profile_runs_and_times_every_node() -> None:
 
 
 def test_other_python_threads_run_during_a_run() -> None:
-    bound = bind(CpuBackend(1), wide_graph(depth=60, n=1024))
+    bound = bind(backend_of(1), wide_graph(depth=60, n=1024))
     ticks, stop, interval = [], threading.Event(), sys.getswitchinterval()
 
     def tick() -> None:
@@ -267,7 +272,7 @@ def test_other_python_threads_run_during_a_run() -> None:
 
 
 def test_two_python_threads_run_two_plans_of_one_backend() -> None:
-    backend, runs = CpuBackend(2), 40
+    backend, runs = backend_of(2), 40
     inputs = [rng.standard_normal((256, 512)).astype(np.float32) for _ in range(2)]
     bounds: list[BoundPlan] = [bind(backend, wide_graph(depth=2)) for _ in range(2)]
     want = []
@@ -295,7 +300,7 @@ def test_two_python_threads_run_two_plans_of_one_backend() -> None:
 
 
 def test_a_failure_in_one_thread_does_not_reach_the_other() -> None:
-    backend = CpuBackend(2)
+    backend = backend_of(2)
     good, bad = (bind(backend, lookup_chain()) for _ in range(2))
     good.inputs["ids"][...] = 1
     bad.inputs["ids"][...] = 11
@@ -324,7 +329,7 @@ def test_a_failure_in_one_thread_does_not_reach_the_other() -> None:
 def test_backends_come_and_go() -> None:
     def work() -> None:
         for i in range(20):
-            bound = bind(CpuBackend(1 + i % 4), lookup_chain())
+            bound = bind(backend_of(1 + i % 4), lookup_chain())
             bound.inputs["ids"][...] = 2
             bound.run()
             assert np.isfinite(bound.outputs["y"]).all()
@@ -333,7 +338,7 @@ def test_backends_come_and_go() -> None:
 
 
 def test_buffers_outlive_the_arrays_that_python_dropped() -> None:
-    backend = CpuBackend(2)
+    backend = backend_of(2)
     bound = bind(backend, lookup_chain())
     native, y = bound.native, bound.outputs["y"]
     bound.inputs["ids"][...] = [1, 2, 3]

@@ -3,6 +3,7 @@ one copy of the rows that pass it. No card is needed."""
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -310,10 +311,56 @@ def test_usage(command: str, value: str, capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("value", ["3", "auto"])
-def test_no_cards(command: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
-    outcome = run_cli(capsys, *COMMANDS[command], "--gpu-layers", value, "--device", "cpu")
+def test_layers_for_cards_that_are_not_there(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = run_cli(capsys, *COMMANDS[command], "--gpu-layers", "3", "--device", "cpu")
     assert outcome.is_short_error(1) and "device 'cpu' has none" in outcome.err, outcome
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference", "cpu,reference"])
+def test_as_many_layers_as_fit_without_a_card_are_none(
+    files: dict[str, ModelFile], device: str
+) -> None:
+    with pytest.warns(UserWarning, match=rf"device '{device}' has no card, 0 layers are on one"):
+        assert open_for(files["llama,tied"], device, 1, Offload("auto")).name == device
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert open_for(files["llama,tied"], device, 1, Offload(0)).name == device
+
+
+def test_a_command_says_so_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("--gpu-layers", "auto", "--device", "cpu", "-n", "1")
+    outcome = run_cli(capsys, *COMMANDS["run"], *asked)
+    assert outcome.code == 0 and outcome.err.splitlines()[0] == (
+        "riverrun: warning: gpu_layers (--gpu-layers) auto: device 'cpu' has no card, "
+        "0 layers are on one"
+    )
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"gpu_layers": True},
+        {"gpu_layers": 1.0},
+        {"gpu_layers": "all"},
+        {"n_ctx": 0},
+        {"n_ctx": "64"},
+        {"n_rs_seq": -1},
+        {"reserve": None},
+    ],
+    ids=str,
+)
+def test_offloads_that_are_none(wrong: dict[str, Any]) -> None:
+    name = next(iter(wrong))
+    with pytest.raises(RequestError, match=rf"^{name} should be [01] or more.*, got "):
+        Offload(**wrong)
+
+
+def test_a_device_that_is_no_text(files: dict[str, ModelFile]) -> None:
+    device: Any = 3
+    with pytest.raises(RequestError, match=r"device should be a name .*, got int; devices: auto, "):
+        open_for(files["llama,tied"], device, 1, Offload())
 
 
 def test_room_for_a_draft_model(tmp_path: Path) -> None:

@@ -1,0 +1,3 @@
+"""Every exception that riverrun raises on purpose: the tree of riverrun.graph.errors."""
+
+from riverrun.graph.errors import *  # noqa: F403

@@ -1,0 +1,74 @@
+"""Which sequence a request gets, and its prompt as token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..graph.errors import RequestError
+from .items import checked_ids
+from .sequences import Sequences
+
+if TYPE_CHECKING:
+    from .model import Model
+
+
+def prompt_ids(
+    model: Model, prompt: Any, before: Sequence[int] = (), n_ctx: int | None = None
+) -> list[int]:
+    """The ids of a prompt given as text or ids. before: tokens that it goes on from; with some, no
+    begin token comes first. Raises RequestError for anything else, an empty prompt, and one that
+    does not fit behind those in a context of n_ctx."""
+    if isinstance(prompt, str):
+        ids = model.tokenizer.encode(prompt, add_special=not before, parse_special=True)
+    elif isinstance(prompt, Sequence) and any(isinstance(part, (str, bytes)) for part in prompt):
+        raise RequestError(
+            "the prompt should be one text or its token ids, got a list of texts; "
+            "`model.generate_batch` takes several prompts"
+        )
+    else:
+        ids = list(checked_ids(prompt, model.n_vocab))
+    if not ids:
+        raise RequestError("the prompt has no tokens; give at least one")
+    if n_ctx is not None and len(before) + len(ids) > n_ctx:
+        first = f"the session has {len(before)} tokens, and " if before else ""
+        raise RequestError(
+            f"{first}the prompt's {len(ids)} tokens do not fit in a context of {n_ctx}; use a "
+            "larger context (-c) or a shorter prompt"
+        )
+    return ids
+
+
+class Slots:
+    """The sequences of a session that requests may use, each by one at a time."""
+
+    def __init__(self, sequences: Sequences, seqs: Iterable[int]) -> None:
+        self._sequences = sequences
+        self._free = list(seqs)  # the one unused for longest comes first
+
+    def __bool__(self) -> bool:
+        return bool(self._free)
+
+    def take(self, prompt: Sequence[int], cached: bool) -> int:
+        """A free sequence; cached: the one that shares most with the prompt."""
+        if not cached:
+            return self._free.pop(0)
+        best = max(self._free, key=lambda seq: self._shared(seq, prompt))
+        self._free.remove(best)
+        return best
+
+    def give_back(self, seq: int) -> None:
+        """A request has ended."""
+        if seq not in self._free:
+            self._free.append(seq)
+
+    def _shared(self, seq: int, prompt: Sequence[int]) -> int:
+        """Leading tokens that a sequence has in common with a prompt."""
+        if self._sequences.is_lost(seq):
+            return 0
+        n = 0
+        for a, b in zip(self._sequences.tokens(seq), prompt, strict=False):
+            if a != b:
+                break
+            n += 1
+        return n

@@ -1,0 +1,80 @@
+"""What the engine needs of drafts: guesses for several sequences, judged after a pass that is
+shared. The package of speculation implements it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from .chooser import Chooser
+from .sequences import Sequences
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A sequence in a round. token: its newest token, which is chosen and not evaluated; left:
+    tokens wanted at most, None for any."""
+
+    seq: int
+    token: int
+    chooser: Chooser
+    left: int | None = None
+
+
+class Proposal(Protocol):
+    """A draft for an entry: the tokens to be evaluated behind its newest one."""
+
+    @property
+    def tokens(self) -> Sequence[int]: ...
+
+
+@runtime_checkable
+class Drafting(Protocol):
+    """Drafters for the sequences of one session, and what they know of each.
+
+    hidden: whether passes should give hidden rows."""
+
+    @property
+    def hidden(self) -> bool: ...
+
+    def begin(self, seq: int, tokens: Sequence[int], kept: int) -> None:
+        """A text begins with these tokens, of which the sequence holds the first `kept`."""
+
+    def watch(self, seq: int, tokens: Sequence[int], hidden: np.ndarray | None) -> None:
+        """Further tokens of the text were evaluated."""
+
+    def propose(self, entries: Sequence[Entry], company: int) -> Sequence[Any]:
+        """A Proposal for each entry; the pass will have `company` sequences in all."""
+
+    def judge(self, proposal: Any, logits: np.ndarray) -> Iterator[int]:
+        """The tokens of a round, each one chosen: drafts that stay, then one more. logits: f32
+        [drafts + 1, n_vocab]. What the consumer takes is what `finish` is given."""
+
+    def note_pass(self, tokens: int, sequences: int, again: bool, seconds: float) -> None:
+        """The pass of the round had so many new tokens and sequences. again: tokens ran again."""
+
+    def finish(
+        self, proposal: Any, tokens: Sequence[int], ended: bool, hidden: np.ndarray | None
+    ) -> None:
+        """Commit what the tokens taken from `judge` leave of the pass. ended: the text stops at
+        the last of them, so that drafts behind it were not judged; hidden: the rows of all."""
+
+    def statistics(self, seq: int) -> dict[str, Any]:
+        """Fields for the timings of the text that `begin` began."""
+
+    def close(self) -> None:
+        """The session is done with: write what is to be kept."""
+
+
+@runtime_checkable
+class Opener(Protocol):
+    """What drafters are asked for: drafts of at most `longest` tokens."""
+
+    @property
+    def longest(self) -> int: ...
+
+    def open(self, sequences: Sequences) -> Drafting:
+        """Drafters for a session. Raises RequestError when they cannot draft for it."""

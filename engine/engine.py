@@ -1,0 +1,294 @@
+"""The engine: steps many requests over the sequences of one session."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..graph.errors import SequenceLost
+from .admission import Slots, prompt_ids
+from .ahead import Ahead
+from .constraints import Constraint
+from .drafting import Drafting, Opener
+from .guard import Call, Guard
+from .options import make_options
+from .prompts import Prompt
+from .request import Request, Stage
+from .rounds import Rounds
+from .sampler.params import make_params
+from .session import Session
+
+if TYPE_CHECKING:
+    from .model import Model
+
+Speculative = str | Opener | Drafting | None
+
+
+class Event(NamedTuple):
+    """What a step did for a request: new pieces of text, and whether it ended."""
+
+    request: Request
+    pieces: list[str]
+    finished: bool
+
+
+class Engine:
+    """Continues many texts at once: `submit` and `Request.cancel` from any thread, `step` by one.
+
+    A step is one pass: a chunk of one prompt, or a round of all requests that decode; the two take
+    turns, so that decoding waits for one chunk at most. A request that fails by its own doing ends
+    alone. What a request gives depends on itself alone, not on what else runs."""
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        n_seqs: int = 1,
+        n_ctx: int | None = None,
+        draft_max: int = 0,
+        spec: Speculative = None,
+        session: Session | None = None,
+        **memory: Any,
+    ) -> None:
+        """n_seqs: requests that run at a time; n_ctx: tokens of the longest; spec: drafters of
+        requests that do not name their own; draft_max: the most drafts that a request may ask for
+        (at least those of spec); memory: further fields of SessionOptions (rollback, cache_bytes,
+        cache_type_k, ...). session: use its sequence 0 and what that holds, instead of memory of
+        the engine's own; nobody else may use it until `close`."""
+        self.model, self._spec = model, model.opener(spec)
+        self._own = session is None
+        if session is None:
+            longest = max(draft_max, getattr(self._spec, "longest", 0))
+            if longest:
+                memory.setdefault("n_rs_seq", longest)
+            session = model.session(n_ctx, n_seqs, **memory)
+        self.session, self.guard = session, Guard()
+        session.guard.claim(self)
+        self.sequences = session.sequences
+        self._slots = Slots(self.sequences, range(self.sequences.n_seqs if self._own else 1))
+        self._queue: deque[Request] = deque()
+        self._active: list[Request] = []
+        self._ended: list[Request] = []  # not yet reported
+        self._prompts: dict[Request, Prompt] = {}
+        self._rounds = Rounds(self.sequences, self._fail)
+        self._ahead = Ahead(self.sequences, self._fail)
+        self._drafting: dict[Any, Drafting] = {}
+        self._open(self._spec)
+        self._in_step = False  # still set when an exception broke off the last step
+        self._decoded = True
+
+    def __repr__(self) -> str:
+        return f"<Engine {self.model.name}, {len(self._active)} active, {len(self._queue)} queued>"
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def submit(
+        self,
+        prompt: str | Sequence[int],
+        max_tokens: int = -1,
+        *,
+        stop: str | Sequence[str] = (),
+        stop_token_ids: Sequence[int] = (),
+        ignore_eos: bool = False,
+        cache_prompt: bool = False,
+        speculative: Speculative | bool = True,
+        constraint: Constraint | None = None,
+        **sampling: Any,
+    ) -> Request:
+        """Add a request; it runs once a sequence is free. The arguments are those of
+        `Model.generate`; speculative: True for the engine's own drafters, None for none.
+
+        Raises RequestError for what is out of range and prompts that do not fit."""
+        options = make_options(
+            self.model, max_tokens, stop, stop_token_ids, ignore_eos, cache_prompt
+        )
+        before = [] if self._own or cache_prompt else self.sequences.tokens(0)
+        ids = prompt_ids(self.model, prompt, before, self.sequences.n_ctx)
+        params = make_params(sampling)
+        request = Request(self.model, ids, params, options, constraint, before)
+        asked = self._spec if speculative is True else self.model.opener(speculative or None)
+        request.opener = asked
+        self._queue.append(request)
+        return request
+
+    def step(self) -> list[Event]:
+        """Run one pass; what it did, for every request that it concerned. No events when there is
+        nothing to do.
+
+        Raises SessionBusy while another thread is inside. Exceptions of requests do not rise; they
+        are in `Request.error`. After one that does (KeyboardInterrupt), the next step goes on with
+        all requests that it left whole, and ends the others with SequenceLost."""
+        call = Call()
+        try:
+            self.guard.enter(call)
+            self._recover()
+            self._in_step = True
+            stepped = self._step()
+            self._in_step = False
+            return self._events(stepped)
+        finally:
+            self.guard.leave(call)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request waits or runs."""
+        return not (self._queue or self._active or self._ended)
+
+    def close(self) -> None:
+        """Cancel what runs, let drafters write what they keep, give the session back."""
+        for request in [*self._active, *self._queue]:
+            request.cancel()
+        self._recover()
+        self._end_cancelled()
+        while self._drafting:
+            self._drafting.popitem()[1].close()
+        self.session.guard.release(self)
+
+    def _step(self) -> list[Request]:
+        """The requests that a pass was made for."""
+        self._end_cancelled()
+        self._admit()
+        prompts = [r for r in self._active if r.stage is Stage.PROMPT]
+        decoding = [r for r in self._active if r.stage is Stage.DECODING]
+        if prompts and (self._decoded or not decoding):
+            self._decoded = False
+            self._run_prompt(prompts[0])
+            return prompts[:1]
+        if decoding:
+            self._decoded = True
+            self._decode(decoding)
+        return decoding
+
+    def _decode(self, requests: Sequence[Request]) -> None:
+        """A pass of those that the device chooses for, and one of the others."""
+        on_device = [r for r in requests if r.on_device]
+        on_host = [r for r in requests if not r.on_device]
+        if on_device:
+            self._ahead.run(on_device)
+        if on_host:
+            self._rounds.run(on_host)
+        for request in requests:
+            if request.ending:
+                self._end(request)
+
+    def _events(self, stepped: Sequence[Request]) -> list[Event]:
+        """What there is to report of requests that are active or ended."""
+        ended, self._ended = self._ended, []
+        going = [Event(r, r.pieces(), False) for r in stepped if r not in ended]
+        return going + [Event(r, r.pieces(), True) for r in ended]
+
+    def _end_cancelled(self) -> None:
+        cancelled = [r for r in self._active if r.cancelled]
+        if cancelled:
+            self._ahead.drain()
+        for request in cancelled:
+            self._end(request, "cancelled")
+        for request in [r for r in self._queue if r.cancelled]:
+            self._queue.remove(request)
+            self._end(request, "cancelled")
+
+    def _admit(self) -> None:
+        """Give free sequences to those that wait longest."""
+        while self._queue and self._slots:
+            request = self._queue[0]
+            request.seq = self._slots.take(request.prompt, request.options.cache_prompt)
+            self._active.append(request)
+            self._queue.popleft()
+            request.stage = Stage.PROMPT
+            try:
+                self._begin(request)
+            except Exception as error:
+                self._fail(request, error)
+
+    def _begin(self, request: Request) -> None:
+        """Bring its sequence to where the prompt goes on."""
+        sequences, seq = self.sequences, request.seq
+        kept = 0
+        if request.options.cache_prompt:
+            kept = sequences.reuse(request.prompt, seq)
+        elif self._own:
+            sequences.clear(seq)
+        drafting = request.drafting = self._open(request.opener)
+        hidden = drafting is not None and drafting.hidden
+        work = self._prompts[request] = Prompt(sequences, seq, request.prompt[kept:], hidden)
+        if drafting is not None:
+            text = [*sequences.tokens(seq), *request.prompt[kept:]]
+            drafting.begin(seq, text, sequences.evaluated(seq))
+        request.on_device = drafting is None and self._ahead.prepare(request)
+        sequences.prepare(len(work.tokens), seq, hidden)
+        request.began_prompt(kept)
+
+    def _run_prompt(self, request: Request) -> None:
+        """A pass of its prompt, and after the last one its first token."""
+        work, sequences = self._prompts[request], self.sequences
+        request.changing = work.last
+        try:
+            part, found = work.step()
+            if request.drafting is not None:
+                request.drafting.watch(request.seq, part, found.hidden)
+            if work.done:
+                length = sequences.evaluated(request.seq)
+                request.began_decoding(length, sequences.n_ctx - length)
+                if not request.ending:
+                    request.take(request.chooser.choose(found.logits[0], length))
+        except Exception as error:
+            self._fail(request, error)
+        request.changing = False
+        if request.ending:
+            self._end(request)
+
+    def _open(self, opener: Opener | Drafting | None) -> Drafting | None:
+        """The drafters that were asked for, opened once."""
+        if opener is None or not isinstance(opener, Opener):
+            return opener
+        if opener not in self._drafting:
+            self._drafting[opener] = opener.open(self.sequences)
+        return self._drafting[opener]
+
+    def _fail(self, request: Request, error: BaseException) -> None:
+        self._end(request, error=error)
+
+    def _end(self, request: Request, reason: str = "", error: BaseException | None = None) -> None:
+        """Make its result; its sequence goes on to hold prompt and generated tokens."""
+        if request.result is not None:
+            return
+        request.end(reason, error)
+        self._ended.append(request)
+        if request.seq < 0:
+            return
+        work = self._prompts.pop(request, None)
+        if not self.sequences.is_lost(request.seq):
+            self.sequences.drop_pending(request.seq)
+            if work is not None and request.tokens:
+                self._append_rest(request, work)
+        self._active.remove(request)
+        self._slots.give_back(request.seq)
+
+    def _append_rest(self, request: Request, work: Prompt) -> None:
+        """The newest token has not been evaluated; it belongs to the text all the same."""
+        whole = work.start + len(work.tokens) + len(request.tokens)
+        missing = whole - self.sequences.length(request.seq)
+        if missing > 0:
+            self.sequences.append(request.seq, request.tokens[-missing:])
+
+    def _recover(self) -> None:
+        """After an exception in the middle of a step: requests go on whose sequence and tokens
+        agree, the others end."""
+        if not self._in_step:
+            return
+        self._ahead.forget()
+        for request in list(self._active):
+            if request.changing or self.sequences.is_lost(request.seq):
+                lost = SequenceLost("the request was lost when a step was interrupted; ask again")
+                self._fail(request, lost)
+                continue
+            self.sequences.drop_pending(request.seq)
+            if request.drafting is not None and request.stage is Stage.DECODING:
+                held = self.sequences.tokens(request.seq)
+                request.drafting.begin(request.seq, held, len(held))
+        self._in_step = False

@@ -1,0 +1,46 @@
+"""What callers give as sequences and token ids, checked before anything changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from ..graph.errors import RequestError
+
+
+def checked_integer(value: Any, what: str) -> int:
+    """An integer, also one of numpy's. Raises RequestError for anything else: a bool is none,
+    since numpy would take it for a mask."""
+    if type(value) is int:
+        return value
+    try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError
+        return index(value)
+    except TypeError:
+        raise RequestError(
+            f"{what} should be an integer, got {value!r} of type {type(value).__name__}"
+        ) from None
+
+
+def checked_ids(tokens: Iterable[Any], n_vocab: int) -> Sequence[int]:
+    """Token ids as a sequence of ints; the same object where it is a list or tuple of these.
+
+    Raises RequestError for what is not a flat series of integers from 0 to n_vocab - 1."""
+    if isinstance(tokens, (str, bytes)):
+        raise RequestError(
+            f"token ids should be integers, got {tokens!r}; `model.tokenize` makes ids of a text"
+        )
+    try:
+        ids: Sequence[Any] = tokens if isinstance(tokens, (list, tuple)) else list(tokens)
+    except TypeError:
+        raise RequestError(f"token ids should be a series of integers, got {tokens!r}") from None
+    if any(type(token) is not int for token in ids):
+        ids = [checked_integer(token, "a token id") for token in ids]
+    if ids and not (min(ids) >= 0 and max(ids) < n_vocab):
+        wrong = next(token for token in ids if not 0 <= token < n_vocab)
+        raise RequestError(f"token ids are from 0 to {n_vocab - 1}, got {wrong}")
+    return ids

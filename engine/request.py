@@ -1,0 +1,226 @@
+"""A request: one text to continue. It takes tokens and gives pieces of text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from ..graph.errors import RiverrunError
+from .chooser import Chooser
+from .constraints import Constraint, start_constraint
+from .drafting import Drafting, Opener
+from .options import Options
+from .sampler import Sampler, SamplerParams
+from .stop import StopMatcher
+from .timings import Timings
+
+if TYPE_CHECKING:
+    from .model import Model
+
+FINISH_REASONS = ("stop", "length", "cancelled", "error")
+
+
+class Stage(Enum):
+    """Where a request is."""
+
+    QUEUED = "queued"
+    PROMPT = "prompt"
+    DECODING = "decoding"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished text. tokens: generated ids without the end token; finish_reason: "stop" (end
+    token, stop token or stop text), "length" (max_tokens or context), "cancelled" or "error", whose
+    message is in `error`; seed: of the draws, None for greedy decoding; timings: the fields of
+    Timings.as_dict."""
+
+    text: str
+    tokens: list[int]
+    prompt_tokens: int
+    finish_reason: str
+    timings: dict[str, Any]
+    model: str
+    device: str
+    seed: int | None = None
+    error: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields, ready for JSON."""
+        return asdict(self)
+
+
+class Request:
+    """A text in progress. tokens, text: what was generated so far; result: None until it ended.
+
+    Made by `Engine.submit`. `cancel` may be called from any thread."""
+
+    def __init__(
+        self,
+        model: Model,
+        prompt: Sequence[int],
+        params: SamplerParams,
+        options: Options,
+        constraint: Constraint | None = None,
+        before: Sequence[int] = (),
+    ) -> None:
+        """before: tokens in front of the prompt, which penalties see too.
+
+        Raises RequestError for parameters out of range and prompt ids outside the vocabulary."""
+        self.model, self.prompt, self.options = model, prompt, options
+        self.opener: Opener | Drafting | None = None
+        self.drafting: Drafting | None = None
+        # Rows that pad the embedding beyond the tokenizer's vocabulary are never sampled.
+        n_vocab = model.tokenizer.n_vocab or model.n_vocab
+        if constraint is not None:
+            constraint = start_constraint(constraint, model.tokenizer)
+        self.chooser = Chooser(Sampler(params, n_vocab, [*before, *prompt]), n_vocab, constraint)
+        self.draw = self.chooser.device_draw  # how a device can choose for it; None: it cannot
+        self.on_device = False  # whether the device does
+        self.evaluated = 0  # tokens of its text that its sequence should hold evaluated
+        self.stage = Stage.QUEUED
+        self.seq = -1
+        self.room = 0  # tokens that the context has left behind the prompt
+        self.tokens: list[int] = []
+        self.timings = Timings()
+        self.result: Result | None = None
+        self.error: BaseException | None = None
+        self.cancelled = False
+        # Whether what was chosen and what the sequence holds may disagree at the moment.
+        self.changing = False
+        self._stop = StopMatcher(options.stop)
+        self._decoder = model.tokenizer.stream()
+        self._ends = {*options.stop_token_ids}
+        self._eog = model.tokenizer.eog_ids
+        self._text: list[str] = []
+        self._reported = 0  # pieces that `pieces` has given
+        self._reason = ""
+        self._start = 0
+        self._began = self._first_at = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Request {self.stage.value}, {len(self.prompt)} + {len(self.tokens)} tokens>"
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        return "".join(self._text)
+
+    @property
+    def sampler(self) -> Sampler:
+        """What chooses its tokens."""
+        return self.chooser.sampler
+
+    @property
+    def token(self) -> int:
+        """The newest token, which is chosen and not evaluated."""
+        return self.tokens[-1]
+
+    @property
+    def left(self) -> int | None:
+        """Tokens that may still come, None for any number."""
+        most = self.options.max_tokens
+        return None if most < 0 else most - len(self.tokens)
+
+    @property
+    def ending(self) -> bool:
+        """Whether a token that was taken ends the text."""
+        return self._reason != ""
+
+    def cancel(self) -> None:
+        """End it before its next pass; it keeps what it has. From any thread."""
+        self.cancelled = True
+
+    def began_prompt(self, kept: int) -> None:
+        """Its first pass is next; `kept` of its tokens need none."""
+        self.timings.cache_n, self.timings.prompt_n = kept, len(self.prompt) - kept
+        self._began = time.perf_counter()
+
+    def began_decoding(self, length: int, room: int) -> None:
+        """The prompt is evaluated, `length` tokens with those before it, and the context has room
+        for so many more."""
+        self.stage, self.room = Stage.DECODING, room
+        self._start = self.evaluated = length
+        self._first_at = time.perf_counter()
+        self.timings.prompt_ms = 1e3 * (self._first_at - self._began)
+        if self.options.max_tokens == 0:
+            self._reason = "length"
+
+    def take(self, token: int) -> None:
+        """Go on by a token that the chooser has chosen; `ending` says whether it was the last."""
+        timings, tokens = self.timings, self.tokens
+        self.evaluated = self._start + len(tokens)
+        timings.predicted_n += 1
+        timings.predicted_ms = 1e3 * (time.perf_counter() - self._first_at)
+        if token in self._ends or (token in self._eog and self._stops_at_end()):
+            self._reason = "stop"
+            return
+        tokens.append(token)
+        piece, stopped = self._stop.feed(self._decoder.feed(token))
+        if piece:
+            self._text.append(piece)
+        if stopped:
+            self._reason = "stop"
+        elif len(tokens) == self.options.max_tokens or len(tokens) > self.room:
+            self._reason = "length"
+
+    @property
+    def n_pieces(self) -> int:
+        """Pieces of text so far."""
+        return len(self._text)
+
+    def piece(self, at: int) -> str:
+        """One of them."""
+        return self._text[at]
+
+    def pieces(self) -> list[str]:
+        """Those since the last call."""
+        found = self._text[self._reported :]
+        self._reported += len(found)
+        return found
+
+    def end(self, reason: str = "", error: BaseException | None = None) -> None:
+        """Make the result. reason: by default what `take` found."""
+        if self.result is not None:
+            return
+        self.error = error
+        if not error:
+            self._flush()
+        if self.drafting is not None and self.seq >= 0:
+            self.timings.extra = self.drafting.statistics(self.seq)
+        sampler = self.chooser.sampler
+        self.result = Result(
+            self.text,
+            list(self.tokens),
+            len(self.prompt),
+            "error" if error else reason or self._reason,
+            self.timings.as_dict(),
+            self.model.name,
+            self.model.device,
+            None if sampler.params.greedy else sampler.seed,
+            _message(error) if error else "",
+        )
+        self.stage = Stage.ENDED
+
+    def _stops_at_end(self) -> bool:
+        return not self.options.ignore_eos or self.chooser.finished
+
+    def _flush(self) -> None:
+        """Text that was withheld: part of a character, or what might have become a stop."""
+        if self._stop.matched is not None:
+            return
+        piece, _ = self._stop.feed(self._decoder.finish())
+        piece += self._stop.finish()
+        if piece:
+            self._text.append(piece)
+        if self._stop.matched is not None:
+            self._reason = "stop"
+
+
+def _message(error: BaseException) -> str:
+    known = isinstance(error, RiverrunError)
+    return str(error) if known else f"{type(error).__name__}: {error}"

@@ -1,0 +1,145 @@
+"""Rounds: one pass over the newest token of several requests and the drafts behind it, of which the
+host then chooses the tokens. Without drafts it is a plain decode step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..graph.errors import RiverrunError
+from .drafting import Drafting, Entry
+from .request import Request
+from .rows import Pass
+from .sequences import Sequences
+
+Fail = Callable[[Request, BaseException], None]
+
+
+@dataclass(slots=True)
+class Turn:
+    """A request's share of a round. proposal: what its drafters made, None without drafters."""
+
+    request: Request
+    proposal: Any = None
+    drafted: Sequence[int] = ()
+
+
+class Rounds:
+    """The rounds of a session. fail: called with a request that cannot go on, and why; others of
+    the same pass go on."""
+
+    def __init__(self, sequences: Sequences, fail: Fail) -> None:
+        self.sequences, self._fail = sequences, fail
+
+    def run(self, requests: Sequence[Request]) -> None:
+        """One round of all; every request gets a token at least, or is failed."""
+        turns = self._propose(requests)
+        if not turns:
+            return
+        try:
+            self._verify(turns)
+        except RiverrunError as error:
+            if len(turns) == 1:
+                self._fail(turns[0].request, error)
+                return
+            # Which of them the pass failed for is not known, so each runs by itself.
+            for turn in turns:
+                self.run([turn.request])
+
+    def _propose(self, requests: Sequence[Request]) -> list[Turn]:
+        """Drafts of every request that has drafters; those that draft together are asked once."""
+        turns = [Turn(request) for request in requests]
+        groups: dict[int, list[Turn]] = {}
+        for turn in turns:
+            if turn.request.drafting is not None:
+                groups.setdefault(id(turn.request.drafting), []).append(turn)
+        failed = [t for group in groups.values() for t in self._draft(group, len(turns))]
+        return [turn for turn in turns if turn not in failed] if failed else turns
+
+    def _draft(self, group: list[Turn], company: int) -> list[Turn]:
+        """The drafts of one group; those of it that failed."""
+        drafting = group[0].request.drafting
+        assert drafting is not None
+        try:
+            found = drafting.propose([_entry(turn.request) for turn in group], company)
+        except Exception as error:
+            if len(group) == 1:
+                self._fail(group[0].request, error)
+                return group
+            return [t for turn in group for t in self._draft([turn], company)]
+        for turn, proposal in zip(group, found, strict=True):
+            turn.proposal, turn.drafted = proposal, proposal.tokens
+        return []
+
+    def _verify(self, turns: Sequence[Turn]) -> None:
+        sequences = self.sequences
+        hidden = any(d.hidden for d in _draftings(turns))
+        again = any(sequences.memory.rerun(turn.request.seq) for turn in turns)
+        began = time.perf_counter()
+        found = sequences.verify(
+            [(turn.request.seq, (turn.request.token, *turn.drafted)) for turn in turns],
+            sure=[1] * len(turns),
+            hidden=hidden,
+        )
+        seconds = time.perf_counter() - began
+        for drafting in _draftings(turns):
+            drafting.note_pass(len(found.logits), len(turns), again, seconds)
+        self._judge(turns, found)
+
+    def _judge(self, turns: Sequence[Turn], found: Pass) -> None:
+        """Choose the tokens of every request from its rows."""
+        at = 0
+        for turn in turns:
+            rows = slice(at, at + 1 + len(turn.drafted))
+            at = rows.stop
+            with self._changing(turn.request):
+                if turn.proposal is None:
+                    self._take_one(turn.request, found.logits[rows.start])
+                else:
+                    hidden = found.hidden[rows] if found.hidden is not None else None
+                    self._take_drafts(turn, found.logits[rows], hidden)
+
+    @contextmanager
+    def _changing(self, request: Request) -> Iterator[None]:
+        """Within, what a request has chosen and what its sequence holds may disagree; an error
+        within fails it alone."""
+        request.changing = True
+        try:
+            yield
+        except Exception as error:
+            self._fail(request, error)
+        request.changing = False
+
+    def _take_one(self, request: Request, logits: np.ndarray) -> None:
+        position = self.sequences.memory.length(request.seq) + 1
+        token = request.chooser.choose(logits, position)
+        self.sequences.commit(request.seq, 1)
+        request.take(token)
+
+    def _take_drafts(self, turn: Turn, logits: np.ndarray, hidden: np.ndarray | None) -> None:
+        request, taken, ended = turn.request, list[int](), True
+        drafting = request.drafting
+        assert drafting is not None
+        for token in drafting.judge(turn.proposal, logits):
+            taken.append(token)
+            request.take(token)
+            if request.ending:
+                break
+        else:
+            ended = False
+        drafting.finish(turn.proposal, taken, ended, hidden)
+
+
+def _entry(request: Request) -> Entry:
+    return Entry(request.seq, request.token, request.chooser, request.left)
+
+
+def _draftings(turns: Sequence[Turn]) -> list[Drafting]:
+    """The different ones."""
+    found = {id(t.request.drafting): t.request.drafting for t in turns}
+    return [d for d in found.values() if d is not None]

@@ -1,0 +1,77 @@
+"""Runs passes: the step for each size, compiled and bound when it is first asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..backends import BoundPlan
+from ..models.step import StepShape
+from .bound_step import BoundStep
+from .buckets import MAX_TOKENS, TOKENS, sequence_bucket, token_bucket
+from .session_memory import SessionMemory
+from .session_plan import SessionPlan
+
+if TYPE_CHECKING:
+    from .model import Model
+
+
+class Runner:
+    """The steps of one session. To look into passes, derive from it and override `bind`."""
+
+    def __init__(self, model: Model, plan: SessionPlan, storage: SessionMemory) -> None:
+        self.model, self.plan, self._storage = model, plan, storage
+        self.pools = storage.pools
+        self._bound: dict[tuple[StepShape, str, str], BoundPlan] = {}
+        self._steps: dict[tuple[object, ...], BoundStep] = {}
+
+    def step(
+        self, total: int, n_items: int, wanted: int, hidden: bool = False, kind: str = "step"
+    ) -> BoundStep:
+        """The step for total tokens of n_items sequences, of which `wanted` rows get logits.
+
+        hidden: it also gives the rows of all tokens after the final norm."""
+        key = (total, n_items, wanted, hidden, kind)
+        step = self._steps.get(key)
+        if step is None:
+            n, b = token_bucket(total), sequence_bucket(n_items, self.plan.options.n_seqs)
+            out = n if wanted == total else wanted and min(n, token_bucket(max(wanted, b)))
+            # A graph has an output, and without logits that is the hidden rows.
+            shape = StepShape(n, b, out, hidden or not out, self.plan.options.draft_head)
+            bound = self._bind_once(shape, kind, self.plan.options.program)
+            step = self._steps[key] = self._storage.step(bound)
+        return step
+
+    def fold_step(self) -> BoundStep:
+        """The pass without tokens that completes what replay logs hold."""
+        key = ("folds",)
+        if key not in self._steps:
+            bound = self._bind_once(StepShape(1, 1, 1), "step", "folds")
+            self._steps[key] = self._storage.step(bound)
+        return self._steps[key]
+
+    def bind(self, shape: StepShape, kind: str, program: str) -> BoundPlan:
+        """A program's plan for these sizes, with this session's memory."""
+        plan = self.model.plan(shape, self.plan.capacity, kind, program)
+        return plan.bind(self.model.weights, self.pools)
+
+    def prepare(
+        self, want: str, least: int, most: int, n_items: int = 1, hidden: bool = False
+    ) -> None:
+        """Compile what step passes of n_items sequences and least to most tokens run.
+
+        want: as for `Passes.evaluate`."""
+        for n in TOKENS:
+            if least <= n <= token_bucket(min(most, MAX_TOKENS)):
+                wanted = {"all": n, "last": n_items, "none": 0}[want]
+                self.step(n, n_items, wanted, hidden)
+
+    @property
+    def bound_plans(self) -> list[BoundPlan]:
+        """The plans bound so far."""
+        return list(self._bound.values())
+
+    def _bind_once(self, shape: StepShape, kind: str, program: str) -> BoundPlan:
+        key = (shape, kind, program)
+        if key not in self._bound:
+            self._bound[key] = self.bind(shape, kind, program)
+        return self._bound[key]

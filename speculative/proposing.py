@@ -1,0 +1,97 @@
+"""Asking drafters: the first one with an idea wins, for each sequence by itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ..engine.drafting import Entry
+from ..graph.errors import RequestError
+from .drafter import Ask, Draft, Drafter
+
+NO_DRAFT = Draft([])
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A draft for an entry, empty where no drafter had an idea. draft_s: its share of the time of
+    drafting; company: sequences in the pass."""
+
+    entry: Entry
+    drafter: Drafter | None
+    draft: Draft
+    draft_s: float
+    company: int
+
+    @property
+    def tokens(self) -> list[int]:
+        """The drafted tokens."""
+        return self.draft.tokens
+
+
+@dataclass
+class Open:
+    """An entry that has no draft yet. room: drafts that there is room for."""
+
+    entry: Entry
+    room: int
+    drafter: Drafter | None = None
+    draft: Draft = NO_DRAFT
+    draft_s: float = 0.0
+    asked: bool = False
+
+
+def propose(
+    drafters: Sequence[Drafter],
+    opened: Sequence[Open],
+    limit: Callable[[Drafter], int],
+    ask: Callable[[Entry, int], Ask],
+    wasted: Callable[[Drafter, float], None],
+    n_vocab: int,
+) -> None:
+    """Find a draft for each. limit: tokens that a drafter is asked for at most, called once for
+    each; wasted: told of seconds without an outcome.
+
+    Raises RequestError for a drafter that answers with something else than drafts."""
+    for drafter in drafters:
+        most = limit(drafter)
+        asking = [o for o in opened if not o.draft.tokens and min(most, o.room) > 0]
+        if not asking:
+            continue
+        began = time.perf_counter()
+        drafts = drafter.draft([ask(o.entry, min(most, o.room)) for o in asking])
+        seconds = (time.perf_counter() - began) / len(asking)
+        _check_drafts(drafter, drafts, len(asking))
+        for o, draft in zip(asking, drafts, strict=True):
+            o.asked = True
+            tokens = _known(draft.tokens[: min(most, o.room)], n_vocab)
+            tokens = o.entry.chooser.likely_legal(tokens)
+            if tokens:
+                o.drafter, o.draft, o.draft_s = drafter, _cut(draft, tokens), seconds
+            else:
+                wasted(drafter, seconds)
+
+
+def _check_drafts(drafter: Drafter, drafts: object, n: int) -> None:
+    if (
+        not isinstance(drafts, Sequence)
+        or len(drafts) != n
+        or not all(isinstance(draft, Draft) for draft in drafts)
+    ):
+        raise RequestError(
+            f"drafter {drafter.name!r}: draft should return a list of {n} Draft, one for each ask "
+            f"(Draft([]) for no idea), got {drafts!r}"
+        )
+
+
+def _known(tokens: list[int], n_vocab: int) -> list[int]:
+    """The leading tokens that can be chosen at all."""
+    bad = (i for i, token in enumerate(tokens) if not 0 <= token < n_vocab)
+    return tokens[: next(bad, len(tokens))]
+
+
+def _cut(draft: Draft, tokens: list[int]) -> Draft:
+    """The first tokens of a draft, with what they were drawn from."""
+    drawn = draft.distributions
+    return Draft(tokens, drawn[: len(tokens)] if drawn is not None else None)

@@ -1,0 +1,69 @@
+"""A generation as the command shows it: pieces as they come, one object, one line at the end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from ..engine import Generation
+from .messages import note
+
+
+def print_object(generation: Generation) -> None:
+    """Run it, then print one JSON object, also when it fails or is interrupted."""
+    fault = drain(generation, lambda piece: None)
+    print(json.dumps(generation.result.as_dict()), flush=True)
+    if fault:
+        raise fault
+
+
+def print_text(generation: Generation, prompt: str) -> None:
+    """Print the prompt and the text as it comes, and a line on standard error."""
+    _write(prompt)
+    fault = drain(generation, _write)
+    _write("\n")
+    if fault is None or isinstance(fault, KeyboardInterrupt):
+        note(_summary(generation))
+    if fault:
+        raise fault
+
+
+def drain(generation: Generation, emit: Callable[[str], None]) -> BaseException | None:
+    """Emit all pieces. What broke it off, None for nothing; the text until then is kept."""
+    try:
+        for piece in generation:
+            emit(piece)
+    except (Exception, KeyboardInterrupt) as fault:
+        # An interrupt may come between two pieces, and `result` would run the rest.
+        generation.close()
+        return fault
+    return None
+
+
+def _write(text: str) -> None:
+    print(text, end="", flush=True)
+
+
+def _summary(generation: Generation) -> str:
+    """One line: tokens and rates, how it ended, on what it ran."""
+    result, model = generation.result, generation.model
+    times, threads = result.timings, model.backend.threads
+    parts = [
+        f"prompt {times['prompt_n']} tokens, {times['prompt_per_second']:.1f} t/s",
+        f"generated {times['predicted_n']} tokens, {times['predicted_per_second']:.1f} t/s",
+        *_drafts(times),
+        result.finish_reason,
+        f"{model.name} on {model.device}" + (f", threads {threads}" if threads else ""),
+    ]
+    return " | ".join(parts + ([f"seed {result.seed}"] if result.seed is not None else []))
+
+
+def _drafts(times: dict[str, Any]) -> list[str]:
+    """What speculation did, if it was asked for."""
+    if "draft_n" not in times:
+        return []
+    return [
+        f"drafts {times['draft_n_accepted']} of {times['draft_n']} kept in "
+        f"{times['draft_rounds']} rounds"
+    ]

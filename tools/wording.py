@@ -1,0 +1,40 @@
+"""Messages of the Python interface in the words of the command."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+
+def in_command_words(text: str) -> str:
+    """A message with options in the place of Python's arguments: `model.session(n_rs_seq=3)` and
+    `n_rs_seq=3` become `--n-rs-seq 3`."""
+    flags = _flags()
+    named = "|".join(sorted(flags, key=len, reverse=True))
+    argument = rf"\b({named})=('[^']*'|\"[^\"]*\"|[\w.:+-]*[\w:+-])"
+    called = (
+        rf"(?:\bmodel\.(?:session|generate)|\b(?:rr|riverrun)\.load|\bSpeculation)\({argument}\)"
+    )
+
+    def option(match: re.Match[str]) -> str:
+        value = match[2].strip("'\"")
+        return flags[match[1]] if value in ("True", "False") else f"{flags[match[1]]} {value}"
+
+    return re.sub(argument, option, re.sub(called, option, text))
+
+
+@cache
+def _flags() -> dict[str, str]:
+    """The longest name of each field's option."""
+    from ..engine import SamplerParams
+    from ..engine.session_plan import SessionOptions
+    from ..graph.fields import options_of
+    from ..speculative import Speculation
+    from .loading import Loading
+
+    return {
+        each.name: max(option.flags, key=len)
+        for cls in (SamplerParams, SessionOptions, Speculation, Loading)
+        for each, option in options_of(cls)
+        if option.flags
+    }
