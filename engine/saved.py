@@ -56,7 +56,7 @@ def unpack(
     try:
         header = json.loads(bytes(rest[:size]))
         version, found, saved = header["version"], header["model"], header["kinds"]
-        tokens = list(header["tokens"])
+        tokens = [_token(t) for t in header["tokens"]]
         shapes = [(str(n), str(t), [int(x) for x in s]) for n, t, s in header["arrays"]]
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise RequestError(f"saved sequence: its header is damaged ({error})") from None
@@ -65,12 +65,17 @@ def unpack(
     for name, kind in kinds.items():
         _require(name, kind, saved.get(name) if isinstance(saved, dict) else None)
     for token in tokens:
-        if type(token) is not int or not 0 <= token < n_vocab:
+        if not 0 <= token < n_vocab:
             raise RequestError(
-                f"saved sequence: its tokens should be whole numbers from 0 to {n_vocab - 1}, "
-                f"got {str(token)[:40]}"
+                f"saved sequence: its tokens should be from 0 to {n_vocab - 1}, got {token}"
             )
     return tokens, _arrays(rest[size:], shapes)
+
+
+def _token(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"a token should be a whole number, got {value!r}")
+    return value
 
 
 def _require(what: str, want: object, got: object) -> None:

@@ -9,10 +9,10 @@ from ..backends import Backend, BoundPlan, Pools
 from ..graph.errors import BackendError
 from .bound_step import BoundStep
 from .buckets import MAX_TOKENS
-from .memory import HybridMemory, Memory, PagedKV, RecurrentMemory
+from .memory import HybridMemory
 from .prompt_states import PromptStates, planned
 from .saved import pack, unpack
-from .session_plan import LOGS, RECURRENT, SessionPlan, mib, slack
+from .session_plan import SessionPlan, mib
 
 
 class Reuse(NamedTuple):
@@ -27,8 +27,7 @@ WITHIN = 0.05  # of the planned bytes must be what is allocated
 
 
 class SessionMemory:
-    """What a plan asks for. caches: pages of all layers or, where some have a window, of those
-    without and those with one; recurrent: None for models that only attend.
+    """What a plan asks for. memory: has a part for each memory that the program declares.
 
     grid: a prompt that is continued gives what a cold one gives from multiples of it on, so states
     are kept only there; None for any position."""
@@ -38,15 +37,12 @@ class SessionMemory:
         self.plan, self.grid = plan, None if able.prompt_exact else able.prompt_chunk
         self.pools = _allocate(plan, backend)
         _check_size(plan, self.pools.nbytes)
-        self.caches = self._caches()
-        self.recurrent = self._recurrent()
-        parts: list[Memory] = [*self.caches, *([self.recurrent] if self.recurrent else [])]
-        self.memory = HybridMemory(parts)
+        self.memory = HybridMemory([x.make(self.pools, plan.capacity) for x in plan.layouts])
         self.prompt_states = PromptStates(plan.options.n_seqs, plan.cache_bytes)
 
     def step(self, bound: BoundPlan) -> BoundStep:
         """A bound plan with the buffers that a pass fills."""
-        return BoundStep(bound, self.caches, self.recurrent)
+        return BoundStep(bound, self.memory)
 
     @property
     def remembers(self) -> bool:
@@ -62,27 +58,26 @@ class SessionMemory:
     @property
     def reruns(self) -> bool:
         """Whether committed tokens run again after a rejection."""
-        return self.recurrent is not None and self.recurrent.reruns
+        return self.memory.reruns
 
     @property
     def forgets_last(self) -> bool:
         """Whether the last committed token can be forgotten without running others again."""
-        r = self.recurrent
-        return r is None or (r.window >= 1 and not r.reruns)
+        return self.memory.forgets_last
 
     @property
     def host_bytes(self) -> int:
         """Bytes that rollback has copied between state and host memory so far."""
-        return self.recurrent.host_bytes if self.recurrent else 0
+        return self.memory.copied().host_bytes
 
     @property
     def copy_s(self) -> float:
         """Seconds that rollback's copies of states have taken so far."""
-        return self.recurrent.copy_s if self.recurrent else 0.0
+        return self.memory.copied().seconds
 
     def folded(self, seq: int = 0) -> int:
         """Tokens of earlier passes that the last pass brought into the recurrent state."""
-        return self.recurrent.folded(seq) if self.recurrent else 0
+        return self.memory.folded(seq)
 
     def remember(self, seq: int, end: int | None = None) -> None:
         """Keep what it takes to come back to now, so that a later prompt may go on from here.
@@ -150,35 +145,6 @@ class SessionMemory:
             "cache_type_v": options.cache_type_v,
             "program": options.program,
         }
-
-    def _caches(self) -> list[PagedKV]:
-        plan, options = self.plan, self.plan.options
-        names = [n for n in plan.states if not n.startswith((*RECURRENT, *LOGS))]
-        near = [n for n in names if int(n.rsplit(".", 1)[1]) in plan.windows]
-        capacity, n_seqs = plan.capacity, options.n_seqs
-        if not capacity.window_pages:
-            return [PagedKV(n_seqs, capacity.n_pages, plan.n_ctx, self.pools, names)]
-        far = [n for n in names if n not in near]
-        window = max(plan.windows.values())
-        return [
-            PagedKV(n_seqs, capacity.n_pages, plan.n_ctx, self.pools, far),
-            PagedKV(
-                n_seqs,
-                capacity.window_pages,
-                plan.n_ctx,
-                self.pools,
-                near,
-                window=window,
-                slack=slack(options, window, plan.n_ctx),
-            ),
-        ]
-
-    def _recurrent(self) -> RecurrentMemory | None:
-        names = [n for n in self.plan.states if n.startswith(RECURRENT)]
-        if not names:
-            return None
-        options = self.plan.options
-        return self.plan.strategy(options.n_seqs, self.pools, names, options.n_rs_seq)
 
 
 def _allocate(plan: SessionPlan, backend: Backend) -> Pools:

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..graph import TensorSpec
 from ..graph.dtype import DType, dtype
-from ..graph.errors import DTypeError, Unsupported
+from ..graph.errors import DTypeError, GraphError, RequestError, Unsupported
 from ..graph.fields import check_fields, integer, limited, one_of, option
-from ..models.step import PAGE, Capacity, StepShape
+from ..models.memories import PAGE, Capacity, MemorySpec, Program
+from ..models.step import StepShape
 from .buckets import MAX_TOKENS
-from .memory import ROLLBACKS, RecurrentMemory, check_rollback, strategies
-from .memory.pages import window_pages
+from .memory import (
+    ROLLBACKS,
+    Demand,
+    Layout,
+    MemoryBytes,
+    RecurrentMemory,
+    check_rollback,
+    layouts,
+)
 
 if TYPE_CHECKING:
     from .model import Model
 
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
-RECURRENT = ("conv_state.", "ssm_state.")
-LOGS = ("conv_log.", "ssm_log.")
 # Host memory for states along prompts unless asked for: this or, if more, room for so many of each
 # sequence, so that one before the prompt's end is always among them.
 KEPT_BYTES, KEPT_STATES = 256 << 20, 2
@@ -96,23 +103,6 @@ class SessionOptions:
 
 
 @dataclass(frozen=True)
-class MemoryBytes:
-    """Bytes of a session: attention pages, one live recurrent state for each sequence, what
-    rollback needs beyond it on the device and in host memory; kept: one state along a prompt."""
-
-    attention: int
-    recurrent: int
-    rollback: int
-    host: int
-    kept: int = 0
-
-    @property
-    def device(self) -> int:
-        """All but host memory."""
-        return self.attention + self.recurrent + self.rollback
-
-
-@dataclass(frozen=True)
 class SessionPlan:
     """A session before it is made: what it was asked for and what that takes."""
 
@@ -120,11 +110,16 @@ class SessionPlan:
     n_ctx: int
     n_vocab: int
     capacity: Capacity
-    strategy: type[RecurrentMemory]
+    layouts: tuple[Layout, ...]
     states: Mapping[str, TensorSpec]
-    windows: Mapping[int, int]
     bytes: MemoryBytes
     why: str = ""
+
+    @property
+    def strategy(self) -> type[RecurrentMemory]:
+        """How recurrent state forgets tokens; where there is none, that it does not."""
+        found = (layout.strategy for layout in self.layouts if layout.strategy is not None)
+        return next(found, RecurrentMemory)
 
     @property
     def cache_bytes(self) -> int:
@@ -153,101 +148,99 @@ def plan_session(model: Model, options: SessionOptions) -> SessionPlan:
     """Sizes and strategy of a session. Raises RequestError for options that do not fit the model,
     Unsupported when its backend takes none of the strategies asked for. Warns of a context longer
     than the model was trained for."""
+    program = model.source.arch.programs().get(options.program)
+    if program is None:
+        known = ", ".join(model.source.arch.programs())
+        raise RequestError(f"program should be one of {known}, got {options.program!r}")
     n_ctx = check_context(options.n_ctx, model.n_ctx_train)
-    trunk = options.program == "trunk"
-    windows = dict(model.source.arch.windows()) if trunk else {}
-    capacity = _attention_capacity(options, n_ctx, max(windows.values(), default=0))
-    _check_head_sizes(model, capacity)
-    names = strategies(options.rollback, options.n_rs_seq if trunk else 0, model.backend.on_host)
-    found: dict[type[RecurrentMemory], SessionPlan] = {}
+    empty = _empty_capacity(options, n_ctx)
+    _check_head_sizes(model, empty)
+    on_host = model.backend.capabilities.on_host
+    demand = Demand(n_ctx, options.n_seqs, MAX_TOKENS, options.rollback, options.n_rs_seq, on_host)
+    choices = [_sized(found, empty) for found in _combinations(program, demand)]
     refused: Unsupported | None = None
-    for strategy in names:
-        layout = strategy.layout(options.n_rs_seq)
-        sized = replace(
-            capacity, rows=options.n_seqs * layout.rows, planes=layout.planes, log=layout.log
-        )
+    for choice in _in_order(choices, options.budget):
         try:
-            states = model.plan(StepShape(1, 1, 1), sized, "step", options.program).states
+            states = model.plan(StepShape(1, 1, 1), choice.capacity, "step", options.program).states
         except Unsupported as error:
             refused = error
             continue
-        if not any(name.startswith(RECURRENT) for name in states):
-            sized, strategy = capacity, RecurrentMemory
-        sizes = _bytes(states, options, strategy, windows, n_ctx)
-        found[strategy] = SessionPlan(
-            options, n_ctx, model.n_vocab, sized, strategy, states, windows, sizes
+        _check_declared(options.program, states, program.memories, choice.capacity)
+        why = _why(choice, choices) if options.rollback == "auto" else ""
+        return SessionPlan(
+            options,
+            n_ctx,
+            model.n_vocab,
+            choice.capacity,
+            choice.layouts,
+            states,
+            choice.nbytes,
+            why,
         )
-        if strategy is RecurrentMemory or affordable(strategy, sizes, options.budget):
-            break
-    if not found:
-        assert refused is not None
-        raise refused
-    return _with_reason(list(found.values()), options)
+    assert refused is not None
+    raise refused
 
 
-def affordable(strategy: type[RecurrentMemory], sizes: MemoryBytes, budget: int) -> bool:
-    """Whether rollback=auto takes this strategy rather than the next one.
+class _Choice(NamedTuple):
+    """Layouts of all memories of a program, a session's capacity with them, and their bytes."""
 
-    Replay, as long as its log, which grows with the tokens to forget, takes no more than a
-    checkpoint's copy of the state, which does not, or than a quarter of the budget; snapshots
-    within the budget; a checkpoint always."""
-    if strategy.name == "replay":
-        return sizes.rollback <= max(sizes.recurrent, budget // 4)
-    return strategy.name != "snapshots" or sizes.rollback <= budget
+    layouts: tuple[Layout, ...]
+    capacity: Capacity
+    nbytes: MemoryBytes
 
-
-def _with_reason(found: Sequence[SessionPlan], options: SessionOptions) -> SessionPlan:
-    """The last of the plans tried, with what kept auto from those before it."""
-    chosen = found[-1]
-    if len(found) == 1:
-        return chosen
-    others = ", ".join(f"{p.strategy.name} {mib(p.bytes.rollback)}" for p in found[:-1])
-    return replace(chosen, why=f"instead of {others}")
+    @property
+    def name(self) -> str:
+        """Of its strategy."""
+        return next((x.strategy.name for x in self.layouts if x.strategy is not None), "")
 
 
-def _attention_capacity(options: SessionOptions, n_ctx: int, window: int) -> Capacity:
-    pages = -(-n_ctx // PAGE)
-    near = window_pages(window, slack(options, window, n_ctx), MAX_TOKENS, n_ctx) if window else 0
+def _combinations(program: Program, demand: Demand) -> Iterator[tuple[Layout, ...]]:
+    """One layout for each memory, the best combination first."""
+    return product(*(layouts(spec, demand) for spec in program.memories))
+
+
+def _sized(found: tuple[Layout, ...], c: Capacity) -> _Choice:
+    for layout in found:
+        c = layout.size(c)
+    return _Choice(found, c, sum((layout.nbytes(c) for layout in found), MemoryBytes()))
+
+
+def _in_order(choices: Sequence[_Choice], budget: int) -> list[_Choice]:
+    """Those within the budget as they come, then the others, smallest first."""
+    able = [c for c in choices if all(x.affordable(c.capacity, budget) for x in c.layouts)]
+    rest = [c for c in choices if c not in able]
+    return [*able, *sorted(rest, key=lambda c: c.nbytes.rollback)]
+
+
+def _why(choice: _Choice, choices: Sequence[_Choice]) -> str:
+    """What rollback=auto has chosen among."""
+    others = ", ".join(
+        f"{c.name} {mib(c.nbytes.rollback + c.nbytes.host)}" for c in choices[:3] if c is not choice
+    )
+    return f"auto rather than {others}" if others else ""
+
+
+def _check_declared(
+    name: str, states: Mapping[str, TensorSpec], memories: Sequence[MemorySpec], c: Capacity
+) -> None:
+    """Raise GraphError where a program's graph has other states than its memories declare."""
+    declared = {k: v for spec in memories for k, v in spec.states(c).items()}
+    if declared != dict(states):
+        unlike = sorted(k for k in {*declared, *states} if declared.get(k) != states.get(k))
+        raise GraphError(
+            f"program {name!r}: its graph should have the states that `memories` declares; unlike "
+            f"are {', '.join(unlike)}"
+        )
+
+
+def _empty_capacity(options: SessionOptions, n_ctx: int) -> Capacity:
     return Capacity(
-        n_pages=pages * options.n_seqs,
-        pages_per_seq=pages,
+        n_pages=0,
+        pages_per_seq=-(-n_ctx // PAGE),
         rows=options.n_seqs,
         k_dtype=_cache_type("cache_type_k", options.cache_type_k),
         v_dtype=_cache_type("cache_type_v", options.cache_type_v),
-        window_pages=near * options.n_seqs,
     )
-
-
-def slack(options: SessionOptions, window: int, n_ctx: int) -> int:
-    """Committed tokens that layers with a window can always go back by: all of them where their
-    pages would be as many as those of the whole context anyway."""
-    least = max(PAGE, options.n_rs_seq + 1)
-    whole = window_pages(window, least, MAX_TOKENS, n_ctx) == -(-n_ctx // PAGE)
-    return n_ctx if whole else least
-
-
-def _bytes(
-    states: Mapping[str, TensorSpec],
-    options: SessionOptions,
-    strategy: type[RecurrentMemory],
-    windows: Mapping[int, int],
-    n_ctx: int,
-) -> MemoryBytes:
-    attention = recurrent = rollback = kept = 0
-    for name, spec in states.items():
-        if name.startswith(LOGS):
-            rollback += spec.nbytes
-        elif name.startswith(RECURRENT):
-            live = options.n_seqs * 4 * spec.shape[-1]
-            recurrent += live
-            rollback += spec.nbytes - live
-        else:
-            attention += spec.nbytes
-            window = windows.get(int(name.rsplit(".", 1)[1]), 0)
-            if window and slack(options, window, n_ctx) < n_ctx:
-                kept += window_pages(window, 0, 1, n_ctx) * PAGE * spec.nbytes // spec.shape[0]
-    kept += recurrent // options.n_seqs
-    return MemoryBytes(attention, recurrent, rollback, recurrent * strategy.host_copies, kept)
 
 
 def mib(n: int) -> str:

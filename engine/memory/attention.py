@@ -12,8 +12,9 @@ import numpy as np
 
 from ...backends import Pools
 from ...graph.errors import RequestError
-from ...models.step import PAGE
+from ...models.memories import PAGE
 from .base import Memory, Reservation
+from .filling import Filler, Part
 from .pages import Pages
 
 
@@ -24,6 +25,28 @@ class _Fresh(NamedTuple):
     at: int
     page: int
     shared: int | None
+
+
+class _Rows(Filler):
+    """The pool row of every token, and the pages of every item's sequence."""
+
+    def __init__(self, cache: PagedKV, rows: np.ndarray, table: np.ndarray) -> None:
+        self.cache, self.rows, self.table = cache, rows, table
+
+    def fill(self, i: int, part: Part, at: int) -> None:
+        n, again, seq = len(part.tokens), part.again, part.seq
+        if n == 1:
+            # What runs again has its key and value where others may share them.
+            self.rows[at] = -1 if again else self.cache.row(seq, part.first)
+        elif n:
+            self.rows[at : at + again] = -1
+            rows = self.cache.rows(seq, part.first + again, n - again)
+            self.rows[at + again : at + n] = rows
+        if n:
+            self.table[i] = self.cache.block_table[seq]
+
+    def pad(self, items: int, total: int) -> None:
+        self.rows[total:] = -1
 
 
 class PagedKV(Memory):
@@ -44,8 +67,10 @@ class PagedKV(Memory):
         states: Iterable[str] = (),
         window: int = 0,
         slack: int = 0,
+        suffix: str = "",
     ) -> None:
         super().__init__(n_seqs)
+        self.suffix = suffix  # of the names of its inputs
         self.n_ctx, self.window, self.slack = n_ctx, window, slack
         self.pages = Pages(n_pages)
         self.block_table = np.zeros((n_seqs, _pages(n_ctx)), np.int32)
@@ -58,6 +83,11 @@ class PagedKV(Memory):
                     f"{n_pages} pages, got {list(shape)}"
                 )
         self._first, self._end = [0] * n_seqs, [0] * n_seqs
+
+    def fillers(self, inputs: Mapping[str, np.ndarray]) -> list[Filler]:
+        """Of kv_rows and block_table, as models.memories.AttentionSpec has them."""
+        rows = inputs.get(f"kv_rows{self.suffix}")
+        return [] if rows is None else [_Rows(self, rows, inputs[f"block_table{self.suffix}"])]
 
     def held(self, seq: int) -> range:
         """The block table entries of the pages that a sequence holds."""

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .base import Memory, Reservation
+from .base import Copied, Memory, Reservation
+from .filling import Filler
 
 
 class HybridMemory(Memory):
@@ -16,6 +17,21 @@ class HybridMemory(Memory):
     def __init__(self, parts: Sequence[Memory]) -> None:
         super().__init__(parts[0].n_seqs)
         self.parts = list(parts)
+        self.reruns = any(part.reruns for part in parts)
+        self.forgets_last = all(part.forgets_last for part in parts)
+
+    def copied(self) -> Copied:
+        """By all parts."""
+        found = [part.copied() for part in self.parts]
+        return Copied(sum(c.host_bytes for c in found), sum(c.seconds for c in found))
+
+    def fillers(self, inputs: Mapping[str, np.ndarray]) -> list[Filler]:
+        """Those of all parts."""
+        return [filler for part in self.parts for filler in part.fillers(inputs)]
+
+    def folded(self, seq: int) -> int:
+        """That of the parts which log tokens."""
+        return max(part.folded(seq) for part in self.parts)
 
     def rerun(self, seq: int) -> int:
         """What the neediest part asks for."""

@@ -12,6 +12,7 @@ import riverrun as rr
 from demo import PROMPTS, demo
 from paged_rig import check_pages
 from riverrun.engine import session_plan
+from riverrun.engine.memory import PagedKV
 from riverrun.engine.prompt_states import PromptStates, planned
 from riverrun.engine.session import Session
 from riverrun.engine.session_memory import Reuse
@@ -147,7 +148,8 @@ def test_behind_a_window_kept_rows_serve(n_seqs: int) -> None:
     require_like_cold(session, prompt[:1700] + OTHER[:20], 1536)
     require_like_cold(session, prompt[:1024] + OTHER[:300], 1024)
     require_like_cold(session, prompt[:1023] + OTHER[:300], 512)
-    near = session.sequences.storage.caches[1]
+    near = session.memory.parts[1]
+    assert isinstance(near, PagedKV)
     check_pages(near)
     for seq in range(1, n_seqs):
         assert session.tokens(seq)[: len(prompt)] == prompt
