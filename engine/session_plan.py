@@ -153,11 +153,11 @@ def plan_session(model: Model, options: SessionOptions) -> SessionPlan:
         known = ", ".join(model.source.arch.programs())
         raise RequestError(f"program should be one of {known}, got {options.program!r}")
     n_ctx = check_context(options.n_ctx, model.n_ctx_train)
-    empty = _empty_capacity(options, n_ctx)
-    _check_head_sizes(model, empty)
+    plain = _plain_capacity(options, n_ctx)
+    _check_head_sizes(model, plain)
     on_host = model.backend.capabilities.on_host
     demand = Demand(n_ctx, options.n_seqs, MAX_TOKENS, options.rollback, options.n_rs_seq, on_host)
-    choices = [_sized(found, empty) for found in _combinations(program, demand)]
+    choices = [_sized(found, plain) for found in _combinations(program, demand)]
     refused: Unsupported | None = None
     for choice in _in_order(choices, options.budget):
         try:
@@ -233,10 +233,11 @@ def _check_declared(
         )
 
 
-def _empty_capacity(options: SessionOptions, n_ctx: int) -> Capacity:
+def _plain_capacity(options: SessionOptions, n_ctx: int) -> Capacity:
+    pages = -(-n_ctx // PAGE)
     return Capacity(
-        n_pages=0,
-        pages_per_seq=-(-n_ctx // PAGE),
+        n_pages=pages * options.n_seqs,
+        pages_per_seq=pages,
         rows=options.n_seqs,
         k_dtype=_cache_type("cache_type_k", options.cache_type_k),
         v_dtype=_cache_type("cache_type_v", options.cache_type_v),
