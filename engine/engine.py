@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..graph.errors import SequenceLost
-from .admission import Slots, prompt_ids
+from .admission import choose_sequence, prompt_ids
 from .ahead import Ahead
 from .constraints import Constraint
 from .drafting import Drafting, Opener
@@ -66,13 +66,13 @@ class Engine:
         self.session, self.guard = session, Guard()
         session.guard.claim(self)
         self.sequences = session.sequences
-        self._slots = Slots(self.sequences, range(self.sequences.n_seqs if self._own else 1))
+        # The sequences for requests, the one unused for longest first.
+        self._by_age = list(range(self.sequences.n_seqs if self._own else 1))
         self._queue: deque[Request] = deque()
         self._active: list[Request] = []
         self._ended: list[Request] = []  # not yet reported
         self._prompts: dict[Request, Prompt] = {}
-        self._rounds = Rounds(self.sequences, self._fail)
-        self._ahead = Ahead(self.sequences, self._fail)
+        self._rounds, self._ahead = Rounds(self.sequences), Ahead(self.sequences)
         self._drafting: dict[Any, Drafting] = {}
         self._open(self._spec)
         self._in_step = False  # still set when an exception broke off the last step
@@ -194,19 +194,31 @@ class Engine:
 
     def _admit(self) -> None:
         """Give free sequences to those that wait longest."""
-        while self._queue and self._slots:
+        while self._queue:
+            used = {request.seq for request in self._active}
+            free = [seq for seq in self._by_age if seq not in used]
+            if not free:
+                return
             request = self._queue[0]
-            request.seq = self._slots.take(request.prompt, request.options.cache_prompt)
-            self._active.append(request)
+            if request.result is None:
+                request.changing = True
+                cached = request.options.cache_prompt
+                request.seq = choose_sequence(self.sequences, free, request.prompt, cached)
+                self._active.append(request)
             self._queue.popleft()
-            request.stage = Stage.PROMPT
-            try:
+            if request.result is None:
                 self._begin(request)
-            except Exception as error:
-                self._fail(request, error)
 
     def _begin(self, request: Request) -> None:
         """Bring its sequence to where the prompt goes on."""
+        request.stage = Stage.PROMPT
+        try:
+            self._open_sequence(request)
+        except Exception as error:
+            self._fail(request, error)
+        request.changing = False
+
+    def _open_sequence(self, request: Request) -> None:
         sequences, seq = self.sequences, request.seq
         kept = 0
         if request.options.cache_prompt:
@@ -237,7 +249,7 @@ class Engine:
                 if not request.ending:
                     request.take(request.chooser.choose(found.logits[0], length))
         except Exception as error:
-            self._fail(request, error)
+            request.fail(error)
         request.changing = False
         if request.ending:
             self._end(request)
@@ -251,23 +263,30 @@ class Engine:
         return self._drafting[opener]
 
     def _fail(self, request: Request, error: BaseException) -> None:
-        self._end(request, error=error)
+        request.fail(error)
+        self._end(request)
 
-    def _end(self, request: Request, reason: str = "", error: BaseException | None = None) -> None:
-        """Make its result; its sequence goes on to hold prompt and generated tokens."""
-        if request.result is not None:
-            return
-        request.end(reason, error)
-        self._ended.append(request)
-        if request.seq < 0:
-            return
-        work = self._prompts.pop(request, None)
-        if not self.sequences.is_lost(request.seq):
-            self.sequences.drop_pending(request.seq)
+    def _end(self, request: Request, reason: str = "") -> None:
+        """Make its result; its sequence goes on to hold prompt and generated tokens. What an
+        exception has broken off is completed by another call."""
+        if request.result is None:
+            request.changing = True
+            request.end(reason)
+            request.changing = False
+        if request in self._active:
+            self._leave(request)
+        if request not in self._ended:
+            self._ended.append(request)
+
+    def _leave(self, request: Request) -> None:
+        work, seq = self._prompts.get(request), request.seq
+        if not self.sequences.is_lost(seq):
+            self.sequences.drop_pending(seq)
             if work is not None and request.tokens:
                 self._append_rest(request, work)
+        self._by_age = [*(s for s in self._by_age if s != seq), seq]
+        self._prompts.pop(request, None)
         self._active.remove(request)
-        self._slots.give_back(request.seq)
 
     def _append_rest(self, request: Request, work: Prompt) -> None:
         """The newest token has not been evaluated; it belongs to the text all the same."""
@@ -283,6 +302,9 @@ class Engine:
             return
         self._ahead.forget()
         for request in list(self._active):
+            if request.result is not None:
+                self._end(request)
+                continue
             if request.changing or self.sequences.is_lost(request.seq):
                 lost = SequenceLost("the request was lost when a step was interrupted; ask again")
                 self._fail(request, lost)

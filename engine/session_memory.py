@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ..backends import Backend, BoundPlan, Pools
-from ..graph.errors import BackendError
+from ..graph.errors import BackendError, OutOfMemory
 from .bound_step import BoundStep
 from .buckets import MAX_TOKENS
 from .memory import HybridMemory
@@ -148,13 +148,15 @@ class SessionMemory:
 
 
 def _allocate(plan: SessionPlan, backend: Backend) -> Pools:
-    """Pools of all states. Raises BackendError when there is no memory for them."""
+    """Raise OutOfMemory where there is less than the plan needs."""
     try:
         return backend.pools(plan.states)
+    except OutOfMemory:
+        raise
     except MemoryError:
-        raise BackendError(
-            f"no room for a session: {plan.summary}; use a smaller context (-c), fewer sequences "
-            "or smaller cache types"
+        raise OutOfMemory(
+            f"a session needs {plan.bytes.device} bytes, more than there are ({plan.summary}); use "
+            "a smaller context (-c), fewer sequences or smaller cache types"
         ) from None
 
 
