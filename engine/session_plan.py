@@ -32,10 +32,10 @@ CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
 # Host memory for states along prompts unless asked for: this or, if more, room for so many of each
 # sequence, so that one before the prompt's end is always among them.
 KEPT_BYTES, KEPT_STATES = 256 << 20, 2
-# The most that a caller may ask for; memory for less may be missing, and its bytes fit 64 bits.
-MOST_CONTEXT = 1 << 24
+# The most that a caller may ask for: bytes of what it takes then still fit into 64 bits.
+MOST_CONTEXT = 1 << 44
 MOST_SEQUENCES = 1 << 16
-MOST_ROLLBACK = 1 << 16
+MOST_ROLLBACK = 1 << 20
 MOST_BYTES = 1 << 62
 
 
