@@ -171,7 +171,10 @@ class Ahead:
 
         def start(parts: Sequence[Part]) -> None:
             plan.fill(requests, parts)
-            plan.bound.start()
+            if self.overlaps:
+                plan.bound.start()
+            else:
+                plan.bound.run(len(parts))
 
         tokens = [(r.seq, UNKNOWN if self._flying else r.token) for r in requests]
         self.sequences.advance(tokens, start, sure=not self.overlaps)

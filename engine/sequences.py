@@ -12,7 +12,7 @@ from .buckets import MAX_TOKENS, sequence_bucket
 from .items import checked_ids
 from .memory import Reservation
 from .passes import MOST_AGAIN, Passes
-from .prompts import Prompt, cuts, pass_kind
+from .prompts import LAST, Prompt, cuts, pass_kind
 
 
 class Sequences(Passes):
@@ -149,7 +149,7 @@ class Sequences(Passes):
 
     def cuts(self, seq: int, n: int) -> list[int]:
         """Sizes of the passes of a prompt of n tokens behind what the sequence holds."""
-        return list(cuts(self.length(seq), n, MAX_TOKENS, self.storage.remembers))
+        return list(cuts(self.length(seq), n, MAX_TOKENS, self.storage.remembers_last(LAST)))
 
     def prefill(self, tokens: Sequence[int], seq: int = 0) -> np.ndarray:
         """Evaluate a prompt in chunks; logits f32 [n_vocab] of its last token.
