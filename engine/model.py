@@ -130,7 +130,7 @@ class Model:
         return Session(self, self.plan_session(n_ctx, n_seqs, **options))
 
     def constraint(self, kind: str, source: Source = None) -> Constraint:
-        """What one generation's text must conform to: `compile_constraint` on this model's tokens.
+        """What a generation's text must conform to: `compile_constraint` on this model's tokens.
 
         kind: "json_schema", "json_object", "regex" or "grammar". Needs the extra `grammar`."""
         return compile_constraint(self.tokenizer, kind, source)
