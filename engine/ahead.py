@@ -171,7 +171,10 @@ class Ahead:
 
         def start(parts: Sequence[Part]) -> None:
             plan.fill(requests, parts)
-            plan.bound.start()
+            if self.overlaps:
+                plan.bound.start()
+            else:
+                plan.bound.run(len(parts))
 
         tokens = [(r.seq, UNKNOWN if self._flying else r.token) for r in requests]
         self.sequences.advance(tokens, start, sure=not self.overlaps)
@@ -227,7 +230,7 @@ class Ahead:
         plan = sequences.model.plan(shape, sequences.plan.capacity, "step", "ahead")
         if NEXT_TOKEN not in sequences.pools.specs:
             sequences.pools.add({NEXT_TOKEN: plan.states[NEXT_TOKEN]})
-        bound = plan.bind(sequences.model.weights, sequences.pools)
+        bound = sequences.runner.bind(shape, "step", "ahead")
         return PickingPlan(bound, sequences.storage.step(bound), size)
 
 

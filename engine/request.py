@@ -139,8 +139,9 @@ class Request:
         """End it before its next pass; it keeps what it has. From any thread."""
         self.cancelled = True
 
-    def began_prompt(self, kept: int) -> None:
-        """Its first pass is next; `kept` of its tokens need none."""
+    def began_prompt(self, kept: int, note: str = "") -> None:
+        """Its first pass is next; `kept` of its tokens need none. note: why not more."""
+        self.timings.cache_note = note
         self.timings.cache_n, self.timings.prompt_n = kept, len(self.prompt) - kept
         self._began = time.perf_counter()
 

@@ -7,24 +7,27 @@ from dataclasses import dataclass
 
 import numpy as np
 import riverrun as rr
+from riverrun.engine.prompts import Prompt
+from riverrun.engine.sequences import Sequences
 from riverrun.speculative.chain import ChainDrafter
 from riverrun.speculative.drafter import Ask, Draft, Draw
 
-Make = Callable[[rr.Session], ChainDrafter]
+Make = Callable[[Sequences], ChainDrafter]
 DRAW = Draw(0.8, 7)
 
 
 @dataclass
 class Duet:
-    """A session of the target, its drafter, and the committed text of every sequence."""
+    """Sequences of the target, their drafter, and the committed text of every sequence."""
 
-    target: rr.Session
+    target: Sequences
     drafter: ChainDrafter
     text: list[list[int]]
 
     @classmethod
     def of(cls, model: rr.Model, make: Make, n_seqs: int = 1, n_ctx: int = 512) -> Duet:
-        target = model.session(n_ctx, n_seqs, n_rs_seq=8, rollback="snapshots")
+        plan = model.plan_session(n_ctx, n_seqs, n_rs_seq=8, rollback="snapshots")
+        target = Sequences(model, plan)
         return cls(target, make(target), [[] for _ in range(n_seqs)])
 
     def prompt(self, tokens: Sequence[int], seq: int = 0, kept: int = 0) -> int:
@@ -32,7 +35,9 @@ class Duet:
         self.drafter.begin(seq, tokens, kept)
         self.text[seq] = list(tokens[:kept])
         best = -1
-        for part, found in self.target.chunks(tokens[kept:], seq, hidden=True):
+        work = Prompt(self.target, seq, tokens[kept:], hidden=True)
+        while not work.done:
+            part, found = work.step()
             best = int(found.logits[0].argmax())
             self._observe(seq, part, found.hidden)
         return best

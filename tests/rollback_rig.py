@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import riverrun as rr
+from riverrun.engine.memory import PagedKV
 from riverrun.engine.session import Session
 from tiny_models import N_VOCAB, VARIANTS
 
 STRATEGIES = ("replay", "snapshots", "checkpoint:host", "checkpoint:device")
-RECURRENT = ("conv_state.", "ssm_state.")
 # Of the weights; emulated kernels are quickest with blocks.
 STORED = {"cuda": "q8_0"}
 _files = tempfile.TemporaryDirectory()
@@ -49,8 +49,8 @@ class Plain:
         self._logits: list[np.ndarray] = []
 
     def _now(self) -> dict[str, np.ndarray]:
-        memory = self._session._held.recurrent
-        return memory.save(0) if memory else {}
+        parts = self._session.memory.parts
+        return {k: v for p in parts if not isinstance(p, PagedKV) for k, v in p.save(0).items()}
 
     def _reach(self, n: int) -> None:
         while len(self._logits) < n:
@@ -65,7 +65,8 @@ class Plain:
     def state(self, n: int) -> dict[str, np.ndarray]:
         """What memory holds after the first n tokens."""
         self._reach(n)
-        kept = [cache.save(0) for cache in self._session._held.caches]
+        parts = self._session.memory.parts
+        kept = [part.save(0) for part in parts if isinstance(part, PagedKV)]
         return {k: v[:n] for arrays in kept for k, v in arrays.items()} | self._recurrent[n]
 
 
@@ -82,7 +83,11 @@ class Moment:
         self._session = session
         self._pools = {name: session.pools.raw(name) for name in session.pools.specs}
         self._books = [copy.deepcopy(part.__dict__, self._shared()) for part in self._parts()]
-        self._tokens = copy.deepcopy(session._tokens)
+        self._texts = copy.deepcopy(self._now())
+
+    def _now(self) -> list[Any]:
+        held = self._session.sequences
+        return [held._tokens, held._due, held._changing]
 
     def _parts(self) -> list[Any]:
         return [self._session.memory, *self._session.memory.parts]
@@ -97,7 +102,8 @@ class Moment:
             self._session.pools.load(name, array)
         for part, books in zip(self._parts(), self._books, strict=True):
             part.__dict__.update(copy.deepcopy(books, self._shared()))
-        self._session._tokens = copy.deepcopy(self._tokens)
+        held = self._session.sequences
+        held._tokens, held._due, held._changing = copy.deepcopy(self._texts)
 
     def require_now(self) -> None:
         """The session is still exactly what it was."""
@@ -106,7 +112,7 @@ class Moment:
         for part, books in zip(self._parts(), self._books, strict=True):
             now = {k: v for k, v in part.__dict__.items() if k not in ("pools", "parts")}
             assert _plain(now) == _plain({k: books[k] for k in now})
-        assert self._session._tokens == self._tokens
+        assert self._now() == self._texts
 
 
 def _plain(x: Any) -> Any:

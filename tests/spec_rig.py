@@ -137,4 +137,4 @@ def require_sums(result: rr.Result) -> None:
 
 def bound_type(spec: Speculator) -> type:
     """The class whose `run` is a pass, of the target's and of a drafter's model."""
-    return type(next(iter(spec.session._bound.values())))
+    return type(spec.sequences.runner.bound_plans[0])

@@ -24,6 +24,7 @@ import typer
 
 from ..graph.errors import RiverrunError
 from ..graph.fields import DECLARED, Option, options_of
+from .wording import in_command_words
 
 T = TypeVar("T")
 _TYPES: dict[str, type] = {"int": int, "float": float, "str": str, "bool": bool, "Path": Path}
@@ -113,6 +114,12 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     )
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {p.name: p.annotation for p in parameters}
+    call.checks = {  # type: ignore[attr-defined]
+        parameter_name(each, option): option.limits
+        for group in groups
+        for each, option in group.offer.options(group.cls)
+        if option.limits
+    }
     return call
 
 
@@ -133,7 +140,7 @@ def usage_errors(hint: str | None = None) -> Iterator[None]:
     try:
         yield
     except RiverrunError as error:
-        raise typer.BadParameter(str(error), param_hint=hint) from None
+        raise typer.BadParameter(in_command_words(str(error)), param_hint=hint) from None
 
 
 def parameter_name(each: Field[Any], option: Option) -> str:
@@ -202,7 +209,7 @@ def _value(each: Field[Any], option: Option, typed: Any) -> Any:
     value = typed
     if option.read:
         value = _read(option, typed)
-    fault = option.check.fault(value) if option.check else ""
+    fault = option.limits.fault(value) if option.limits else ""
     if fault:
         raise typer.BadParameter(f"{each.name}: {fault}", param_hint=option.label)
     return value

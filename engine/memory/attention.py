@@ -12,8 +12,9 @@ import numpy as np
 
 from ...backends import Pools
 from ...graph.errors import RequestError
-from ...models.step import PAGE
+from ...models.memories import PAGE
 from .base import Memory, Reservation
+from .filling import Filler, Part
 from .pages import Pages
 
 
@@ -24,6 +25,28 @@ class _Fresh(NamedTuple):
     at: int
     page: int
     shared: int | None
+
+
+class _Rows(Filler):
+    """The pool row of every token, and the pages of every item's sequence."""
+
+    def __init__(self, cache: PagedKV, rows: np.ndarray, table: np.ndarray) -> None:
+        self.cache, self.rows, self.table = cache, rows, table
+
+    def fill(self, i: int, part: Part, at: int) -> None:
+        n, again, seq = len(part.tokens), part.again, part.seq
+        if n == 1:
+            # What runs again has its key and value where others may share them.
+            self.rows[at] = -1 if again else self.cache.row(seq, part.first)
+        elif n:
+            self.rows[at : at + again] = -1
+            rows = self.cache.rows(seq, part.first + again, n - again)
+            self.rows[at + again : at + n] = rows
+        if n:
+            self.table[i] = self.cache.block_table[seq]
+
+    def pad(self, items: int, total: int) -> None:
+        self.rows[total:] = -1
 
 
 class PagedKV(Memory):
@@ -44,8 +67,10 @@ class PagedKV(Memory):
         states: Iterable[str] = (),
         window: int = 0,
         slack: int = 0,
+        suffix: str = "",
     ) -> None:
         super().__init__(n_seqs)
+        self.suffix = suffix  # of the names of its inputs
         self.n_ctx, self.window, self.slack = n_ctx, window, slack
         self.pages = Pages(n_pages)
         self.block_table = np.zeros((n_seqs, _pages(n_ctx)), np.int32)
@@ -58,6 +83,11 @@ class PagedKV(Memory):
                     f"{n_pages} pages, got {list(shape)}"
                 )
         self._first, self._end = [0] * n_seqs, [0] * n_seqs
+
+    def fillers(self, inputs: Mapping[str, np.ndarray]) -> list[Filler]:
+        """Of kv_rows and block_table, as models.memories.AttentionSpec has them."""
+        rows = inputs.get(f"kv_rows{self.suffix}")
+        return [] if rows is None else [_Rows(self, rows, inputs[f"block_table{self.suffix}"])]
 
     def held(self, seq: int) -> range:
         """The block table entries of the pages that a sequence holds."""
@@ -195,7 +225,10 @@ class PagedKV(Memory):
             raise RequestError(
                 f"sequence {seq}: {self._pending[seq]} tokens are pending; commit before saving"
             )
-        first = self._first[seq] * PAGE
+        return self._rows_from(seq, self._first[seq] * PAGE)
+
+    def _rows_from(self, seq: int, first: int) -> dict[str, np.ndarray]:
+        """By state, the rows of positions first (of a page) to the length."""
         n = self._length[seq] - first
         saved = {name: np.empty(*self._storage(name, n)) for name in self.states}
         for name, array in saved.items():
@@ -227,6 +260,37 @@ class PagedKV(Memory):
         why = self._shortage(_pages(length) - start // PAGE)
         if why:
             raise RequestError(why)
+
+    @property
+    def reach(self) -> int | None:
+        """Everything or, with a window, what the slack allows."""
+        return self.slack if self.window and self.slack < self.n_ctx else None
+
+    def keep(self, seq: int) -> dict[str, np.ndarray]:
+        """The rows that the next query sees, in whole pages, where pages do not stay."""
+        if self.reach is None:
+            return {}
+        return self._rows_from(seq, self._seen_from(self._length[seq]) // PAGE * PAGE)
+
+    def can_rewind(self, seq: int, start: int, arrays: Mapping[str, np.ndarray]) -> bool:
+        """While the pages are there, or with kept rows and room for them."""
+        if self.can_remove(seq, start):
+            return True
+        if self._pending[seq] or not 0 <= start <= self._length[seq]:
+            return False
+        rows = start - self._seen_from(start) // PAGE * PAGE
+        if any(name not in arrays or len(arrays[name]) != rows for name in self.states):
+            return False
+        own = sum(self.pages.owners(self.block_table.item(seq, at)) == 1 for at in self.held(seq))
+        return -(-rows // PAGE) <= self.pages.free + own
+
+    def rewind(self, seq: int, start: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Forget the tokens; where pages they see are gone, write kept rows into new ones."""
+        there = self.can_remove(seq, start)
+        self._remove(seq, start if there else 0)
+        if not there:
+            self._restore(seq, start, arrays)
+            self._length[seq] = start
 
     def _restore(self, seq: int, length: int, arrays: Mapping[str, np.ndarray]) -> None:
         n = self._saved_rows(length, arrays)

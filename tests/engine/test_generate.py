@@ -38,9 +38,10 @@ def test_a_full_context_ends_with_length(n_ctx: int) -> None:
     generation = demo().generate(PROMPT, -1, n_ctx=n_ctx, ignore_eos=True, **GREEDY)
     result = generation.result
     assert result.finish_reason == "length"
-    # The last token is sampled but needs no room: nothing is evaluated after it.
+    # The last token is sampled but needs no room: it is not evaluated.
     assert len(result.tokens) == n_ctx - 17 + 1
-    assert generation.session.length() == n_ctx
+    assert generation.session.sequences.evaluated() == n_ctx
+    assert generation.session.length() == n_ctx + 1
 
 
 def test_a_prompt_that_fills_the_context_gives_one_token() -> None:
@@ -88,9 +89,11 @@ def test_a_session_is_continued() -> None:
     whole = model.generate(PROMPT, 20, ignore_eos=True, **GREEDY).result
     session = model.session(n_ctx=512)
     first = model.generate(PROMPT, 8, session=session, ignore_eos=True, **GREEDY).result
-    # The last sampled token has not been evaluated yet: it starts the next prompt.
-    rest = model.generate(first.tokens[-1:], 12, session=session, ignore_eos=True, **GREEDY).result
-    assert first.tokens + rest.tokens == whole.tokens
+    # The last sampled token has not been evaluated yet: it runs in front of the next prompt.
+    more = whole.tokens[8:11]
+    rest = model.generate(more, 9, session=session, ignore_eos=True, **GREEDY).result
+    assert first.tokens + more + rest.tokens == whole.tokens
+    assert session.tokens() == model.tokenize(PROMPT) + whole.tokens
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def broken_pass(
 ) -> None:
     """`call`, with its first pass broken off; in the modes of halves only every second state has
     been written."""
-    bound = type(next(iter(session._bound.values())))
+    bound = type(session.sequences.runner.bound_plans[0])
     run = bound.run
 
     def fail(self: Any, rows: int | None = None) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import riverrun as rr
 from demo import PROMPTS, demo
+from riverrun.engine.guard import Call
 from riverrun.graph.errors import BackendError, DTypeError, RequestError, SessionBusy
 
 IDS = PROMPTS["p200"]["ids"]
@@ -109,7 +110,7 @@ BAD_CALLS: list[tuple[Callable[[rr.Session], object], str]] = [
     (lambda s: s.evaluate([(3, [1])]), "from 0 to 1, got 3"),
     (lambda s: s.evaluate([(0, [1]), (0, [2])]), "distinct"),
     (lambda s: s.evaluate([(0, [1] * 513)]), "1 to 512 tokens"),
-    (lambda s: s.evaluate([(0, [1])], want="some"), "'last', 'all' or 'none'"),
+    (lambda s: s.evaluate([(0, [1])], want="some"), "one of last, all, none, got 'some'"),
     (lambda s: s.evaluate([(0, [1] * 101)]), "context of 100"),
     (lambda s: s.prefill([1] * 101), "context of 100"),
     (lambda s: s.prefill([]), "no tokens"),
@@ -152,9 +153,11 @@ def test_a_second_thread_is_told() -> None:
     inside, leave = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with session._exclusive:
-            inside.set()
-            leave.wait(10)
+        call = Call()
+        session.guard.enter(call)
+        inside.set()
+        leave.wait(10)
+        session.guard.leave(call)
 
     thread = threading.Thread(target=hold)
     thread.start()

@@ -335,7 +335,7 @@ def test_other_vocabularies_are_refused(
 ) -> None:
     draft = rr.load(vocabulary(change, size).write(tmp_path / "draft.gguf"), device="cpu")
     with pytest.raises(RequestError, match=f"'draft.gguf' for 'target.gguf': .*{words}.*family"):
-        DraftModel(with_words.session(64), draft)
+        DraftModel(with_words.session(64).sequences, draft)
     asked = Speculation(("draft",), draft_model=draft)
     with pytest.raises(RequestError, match=words):
         with_words.generate("the", 4, speculative=asked)
@@ -367,4 +367,4 @@ def test_padded_vocabularies(tmp_path: Path, with_words: rr.Model, change: str, 
 
 def test_no_draft_model() -> None:
     with pytest.raises(RequestError, match="needs a second model; give one"):
-        DraftModel.open(Setup(demo().session(64, n_rs_seq=4)))
+        DraftModel.open(Setup(demo().session(64, n_rs_seq=4).sequences))

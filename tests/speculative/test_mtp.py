@@ -381,4 +381,4 @@ def test_reduced_head(n: int) -> None:
 
 def test_reduced_head_has_to_be_loaded() -> None:
     with pytest.raises(RequestError, match="without a draft head; load it with draft_head=N"):
-        Mtp.open(Setup(demo().session(64, n_rs_seq=4), draft_head=True))
+        Mtp.open(Setup(demo().session(64, n_rs_seq=4).sequences, draft_head=True))
