@@ -138,7 +138,7 @@ def test_pending_tokens_stand_in_the_way(strategy: str) -> None:
         with pytest.raises(RequestError, match=r"3 tokens are pending|3 pending"):
             call()
         now.require_now()
-    with pytest.raises(RequestError, match="no later one is sure"):
+    with pytest.raises(RequestError, match="3 tokens are pending"):
         session.evaluate([(1, [5]), (0, [1])])
     with pytest.raises(RequestError, match="no later one is sure"):
         session.verify([(0, [1, 2])], sure=[1])
