@@ -12,11 +12,11 @@ import pytest
 import riverrun
 from cli import DEVICE, LIMIT, run_cli, start_cli
 from paths import DEMO
-from riverrun.engine.session import Session
+from riverrun.engine.sequences import Sequences
 
 BASE = ("run", DEMO, "--device", DEVICE)
 GREEDY = (*BASE, "--temp", 0)
-FIELDS = "text tokens prompt_tokens finish_reason timings model device seed"
+FIELDS = "text tokens prompt_tokens finish_reason timings model device seed error"
 TIMINGS = (
     "cache_n prompt_n prompt_ms prompt_per_token_ms prompt_per_second "
     "predicted_n predicted_ms predicted_per_token_ms predicted_per_second"
@@ -154,17 +154,17 @@ def test_plain_output(capsys: pytest.CaptureFixture[str]) -> None:
 def test_object_of_a_failed_run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(self: Session, token: int, seq: int = 0) -> None:
+    def fail(self: Sequences, *arguments: Any, **options: Any) -> None:
         raise riverrun.errors.BackendError("kernel 'add' failed")
 
-    monkeypatch.setattr(Session, "decode", fail)
+    monkeypatch.setattr(Sequences, "advance", fail)
     outcome = run_cli(capsys, *GREEDY, "-p", "def ", "-n", 3, "--json")
     found = json.loads(outcome.out)
     assert (outcome.code, found["finish_reason"], len(found["tokens"])) == (1, "error", 1)
     assert "kernel 'add' failed" in outcome.err
 
 
-ENDLESS = (*GREEDY, "-p", "def ", "-n", -1, "--ignore-eos", "-c", 65536)
+ENDLESS = (*GREEDY, "-p", "def ", "-n", -1, "--ignore-eos", "-c", 4096)
 
 
 @pytest.fixture(params=[signal.default_int_handler, signal.SIG_IGN], ids=["heard", "ignored"])
