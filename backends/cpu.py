@@ -145,14 +145,15 @@ class CpuBackend(NativeBackend):
 
     def __init__(self, threads: int | None = None, *, oversubscribe: bool = False) -> None:
         """threads: by default one for each physical core that affinity and the cgroup quota
-        allow. More than there are processors are not started, with a warning; oversubscribe, for
-        checks that results do not depend on threads, starts them all the same, and runs slowly.
+        allow. More than there are processors are not started, with a warning, and while other
+        programs keep the processors busy a run may use fewer; oversubscribe, for checks that
+        results do not depend on threads, starts and uses them all the same, and is slow.
 
         Raises BackendError for a number out of range, and where the system does not let so many
         threads be started."""
         _warn_of_another_isa()
         n_threads: int = (threads or 1) if oversubscribe else usable_threads(threads)
-        self.pool = _with_threads(lambda: _cpu.ThreadPool(n_threads))
+        self.pool = _with_threads(lambda: _cpu.ThreadPool(n_threads, all=oversubscribe))
         self.use(self._table())
         self.capabilities = Capabilities(threads=n_threads, prompt_exact=self.row_exact)
 

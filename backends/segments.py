@@ -108,7 +108,7 @@ class _Cutter:
         """Note a copy of a value to a segment; its name at both ends."""
         source = self._where(value, target)
         name = f"copy.{value.node.id}.{value.index}"
-        while name in self.source._leaves or name in self.source.outputs:
+        while name in self.source.leaves or name in self.source.outputs:
             name = f"_{name}"
         giver = self.parts[source]
         if name not in giver.graph.outputs:
@@ -145,7 +145,7 @@ class _Part:
         """Add the segment's nodes with all that they read."""
         for node in self.segment.nodes:
             inputs = tuple(self.local(v) if v is not None else None for v in node.inputs)
-            made = self.graph._adopt(node, inputs)
+            made = self.graph.adopt(node, inputs)
             self.moved.update((node.value(i), made.value(i)) for i in range(len(node.specs)))
 
     def local(self, value: Value) -> Value:
@@ -163,12 +163,12 @@ class _Part:
         node = value.node
         if node.op.view:
             inputs = tuple(self.local(v) if v is not None else None for v in node.inputs)
-            return self.graph._adopt(node, inputs).value()
+            return self.graph.adopt(node, inputs).value()
         at_home = self.cutter.home(value) == self.segment.backend
         if node.op.name in ("input", "constant") or (node.is_leaf and at_home):
             if node.name in self.cutter.source.data:
                 self.graph.data[node.name] = self.cutter.source.data[node.name]
-            return self.graph._adopt(node, ()).value()
+            return self.graph.adopt(node, ()).value()
         if at_home:
             # What earlier segments wrote is what the state holds when this one starts.
             return self.local(node.written()[value.index])

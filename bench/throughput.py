@@ -54,18 +54,19 @@ def token_ids(n_vocab: int, n: int) -> list[int]:
     return np.random.default_rng(0).integers(0, n_vocab, n).tolist()
 
 
-class TimedPlan(Delegate, BoundPlan):
-    """A bound plan that keeps the duration of its last run, in seconds."""
+class TimedBoundPlan(Delegate, BoundPlan):
+    """A bound plan that keeps the duration of its last run and of all, in seconds."""
 
     def __init__(self, inner: BoundPlan) -> None:
         self.inner = inner
-        self.seconds = 0.0
+        self.seconds = self.total = 0.0
 
     def run(self, rows: int | None = None) -> None:
         """Run and time it."""
         began = time.perf_counter()
         self.inner.run(rows)
         self.seconds = time.perf_counter() - began
+        self.total += self.seconds
 
     def start(self) -> None:
         """A run that is over, and timed, when this returns."""
@@ -75,15 +76,15 @@ class TimedPlan(Delegate, BoundPlan):
 class TimedRunner(Runner):
     """Runs plans that are timed apart from the Python around them."""
 
-    def bind(self, shape: StepShape, kind: str, program: str) -> TimedPlan:
+    def bind(self, shape: StepShape, kind: str, program: str) -> TimedBoundPlan:
         """A plan that keeps its duration."""
-        return TimedPlan(super().bind(shape, kind, program))
+        return TimedBoundPlan(super().bind(shape, kind, program))
 
     @property
-    def single(self) -> TimedPlan:
+    def single(self) -> TimedBoundPlan:
         """The plan of passes of one token."""
         bound = self.step(1, 1, 1).bound
-        assert isinstance(bound, TimedPlan)
+        assert isinstance(bound, TimedBoundPlan)
         return bound
 
 

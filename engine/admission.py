@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..graph.errors import RequestError
@@ -39,36 +39,23 @@ def prompt_ids(
     return ids
 
 
-class Slots:
-    """The sequences of a session that requests may use, each by one at a time."""
+def choose_sequence(
+    sequences: Sequences, free: Sequence[int], prompt: Sequence[int], cached: bool
+) -> int:
+    """A free sequence, the one unused for longest first; cached: the one that shares most with the
+    prompt."""
+    if not cached:
+        return free[0]
+    return max(free, key=lambda seq: _shared(sequences, seq, prompt))
 
-    def __init__(self, sequences: Sequences, seqs: Iterable[int]) -> None:
-        self._sequences = sequences
-        self._free = list(seqs)  # the one unused for longest comes first
 
-    def __bool__(self) -> bool:
-        return bool(self._free)
-
-    def take(self, prompt: Sequence[int], cached: bool) -> int:
-        """A free sequence; cached: the one that shares most with the prompt."""
-        if not cached:
-            return self._free.pop(0)
-        best = max(self._free, key=lambda seq: self._shared(seq, prompt))
-        self._free.remove(best)
-        return best
-
-    def give_back(self, seq: int) -> None:
-        """A request has ended."""
-        if seq not in self._free:
-            self._free.append(seq)
-
-    def _shared(self, seq: int, prompt: Sequence[int]) -> int:
-        """Leading tokens that a sequence has in common with a prompt."""
-        if self._sequences.is_lost(seq):
-            return 0
-        n = 0
-        for a, b in zip(self._sequences.tokens(seq), prompt, strict=False):
-            if a != b:
-                break
-            n += 1
-        return n
+def _shared(sequences: Sequences, seq: int, prompt: Sequence[int]) -> int:
+    """Leading tokens that a sequence has in common with a prompt."""
+    if sequences.is_lost(seq):
+        return 0
+    n = 0
+    for a, b in zip(sequences.tokens(seq), prompt, strict=False):
+        if a != b:
+            break
+        n += 1
+    return n

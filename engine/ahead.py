@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +25,6 @@ from .request import Request
 from .sequences import Sequences
 
 UNKNOWN = -1  # a token that the device has picked and the host has not read
-Fail = Callable[[Request, BaseException], None]
 
 
 @dataclass(slots=True)
@@ -76,11 +75,10 @@ class PickingPlan:
 
 
 class Ahead:
-    """Passes of requests that the device can choose for (`Request.draw`). fail: called with a
-    request that cannot go on, and why; the others go on."""
+    """Passes of requests that the device can choose for (`Request.draw`)."""
 
-    def __init__(self, sequences: Sequences, fail: Fail) -> None:
-        self.sequences, self._fail = sequences, fail
+    def __init__(self, sequences: Sequences) -> None:
+        self.sequences = sequences
         # Two, because the inputs of a pass stay until it is over.
         self._plans: dict[tuple[int, int], list[PickingPlan]] = {}
         self._flying: deque[Flight] = deque()
@@ -102,14 +100,14 @@ class Ahead:
         return self._able
 
     def run(self, requests: Sequence[Request]) -> None:
-        """A token for each request at least, or an end; a failure concerns one request alone."""
+        """A token for each request at least; one that cannot go on fails alone."""
         try:
             self._run(list(requests))
         except RiverrunError as error:
             self.forget()
-            going = [request for request in requests if request.result is None]
+            going = [request for request in requests if not request.ending]
             if len(going) == 1:
-                self._fail(going[0], error)
+                going[0].fail(error)
                 return
             # Which of them the pass failed for is not known, so each runs by itself.
             for request in going:
@@ -173,7 +171,10 @@ class Ahead:
 
         def start(parts: Sequence[Part]) -> None:
             plan.fill(requests, parts)
-            plan.bound.start()
+            if self.overlaps:
+                plan.bound.start()
+            else:
+                plan.bound.run(len(parts))
 
         tokens = [(r.seq, UNKNOWN if self._flying else r.token) for r in requests]
         self.sequences.advance(tokens, start, sure=not self.overlaps)
@@ -189,7 +190,7 @@ class Ahead:
         self._flying.popleft()
         behind = self._flying[0].requests if self._flying else ()
         for row, request in enumerate(flight.requests):
-            if request.result is not None or request.ending or request.cancelled:
+            if request.ending or request.cancelled:
                 self._go_back(request)
                 continue
             request.changing = True
@@ -200,7 +201,7 @@ class Ahead:
                 request.take(tokens[row])
             else:
                 self._go_back(request)
-                self._fail(request, _damaged(largest[row]))
+                request.fail(_damaged(largest[row]))
             request.changing = False
 
     def _go_back(self, request: Request, failed: bool = False) -> None:
@@ -229,7 +230,7 @@ class Ahead:
         plan = sequences.model.plan(shape, sequences.plan.capacity, "step", "ahead")
         if NEXT_TOKEN not in sequences.pools.specs:
             sequences.pools.add({NEXT_TOKEN: plan.states[NEXT_TOKEN]})
-        bound = plan.bind(sequences.model.weights, sequences.pools)
+        bound = sequences.runner.bind(shape, "step", "ahead")
         return PickingPlan(bound, sequences.storage.step(bound), size)
 
 

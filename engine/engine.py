@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..graph.errors import SequenceLost
-from .admission import Slots, prompt_ids
+from .admission import choose_sequence, prompt_ids
 from .ahead import Ahead
 from .constraints import Constraint
 from .drafting import Drafting, Opener
@@ -15,8 +15,10 @@ from .guard import Call, Guard
 from .options import make_options
 from .prompts import Prompt
 from .request import Request, Stage
+from .roster import Roster
 from .rounds import Rounds
 from .sampler.params import make_params
+from .sequences import Sequences
 from .session import Session
 
 if TYPE_CHECKING:
@@ -49,37 +51,36 @@ class Engine:
         draft_max: int = 0,
         spec: Speculative = None,
         session: Session | None = None,
+        sequences: type[Sequences] = Sequences,
         **memory: Any,
     ) -> None:
         """n_seqs: requests that run at a time; n_ctx: tokens of the longest; spec: drafters of
         requests that do not name their own; draft_max: the most drafts that a request may ask for
         (at least those of spec); memory: further fields of SessionOptions (rollback, cache_bytes,
         cache_type_k, ...). session: use its sequence 0 and what that holds, instead of memory of
-        the engine's own; nobody else may use it until `close`."""
+        the engine's own; nobody else may use it until `close`. sequences: a class of one's own that
+        looks into passes."""
         self.model, self._spec = model, model.opener(spec)
         self._own = session is None
         if session is None:
             longest = max(draft_max, getattr(self._spec, "longest", 0))
             if longest:
                 memory.setdefault("n_rs_seq", longest)
-            session = model.session(n_ctx, n_seqs, **memory)
+            session = Session(model, model.plan_session(n_ctx, n_seqs, **memory), sequences)
         self.session, self.guard = session, Guard()
         session.guard.claim(self)
         self.sequences = session.sequences
-        self._slots = Slots(self.sequences, range(self.sequences.n_seqs if self._own else 1))
+        self._roster = Roster(self.sequences, self.sequences.n_seqs if self._own else 1)
         self._queue: deque[Request] = deque()
-        self._active: list[Request] = []
-        self._ended: list[Request] = []  # not yet reported
-        self._prompts: dict[Request, Prompt] = {}
-        self._rounds = Rounds(self.sequences, self._fail)
-        self._ahead = Ahead(self.sequences, self._fail)
+        self._rounds, self._ahead = Rounds(self.sequences), Ahead(self.sequences)
         self._drafting: dict[Any, Drafting] = {}
         self._open(self._spec)
         self._in_step = False  # still set when an exception broke off the last step
         self._decoded = True
 
     def __repr__(self) -> str:
-        return f"<Engine {self.model.name}, {len(self._active)} active, {len(self._queue)} queued>"
+        active, queued = len(self._roster.active), len(self._queue)
+        return f"<Engine {self.model.name}, {active} active, {queued} queued>"
 
     def __enter__(self) -> Engine:
         return self
@@ -137,11 +138,11 @@ class Engine:
     @property
     def idle(self) -> bool:
         """Whether no request waits or runs."""
-        return not (self._queue or self._active or self._ended)
+        return not (self._queue or self._roster.active or self._roster.ended)
 
     def close(self) -> None:
         """Cancel what runs, let drafters write what they keep, give the session back."""
-        for request in [*self._active, *self._queue]:
+        for request in [*self._roster.active, *self._queue]:
             request.cancel()
         self._recover()
         self._end_cancelled()
@@ -153,8 +154,8 @@ class Engine:
         """The requests that a pass was made for."""
         self._end_cancelled()
         self._admit()
-        prompts = [r for r in self._active if r.stage is Stage.PROMPT]
-        decoding = [r for r in self._active if r.stage is Stage.DECODING]
+        prompts = [r for r in self._roster.active if r.stage is Stage.PROMPT]
+        decoding = [r for r in self._roster.active if r.stage is Stage.DECODING]
         if prompts and (self._decoded or not decoding):
             self._decoded = False
             self._run_prompt(prompts[0])
@@ -174,58 +175,69 @@ class Engine:
             self._rounds.run(on_host)
         for request in requests:
             if request.ending:
-                self._end(request)
+                self._roster.end(request)
 
     def _events(self, stepped: Sequence[Request]) -> list[Event]:
         """What there is to report of requests that are active or ended."""
-        ended, self._ended = self._ended, []
+        ended, self._roster.ended = self._roster.ended, []
         going = [Event(r, r.pieces(), False) for r in stepped if r not in ended]
         return going + [Event(r, r.pieces(), True) for r in ended]
 
     def _end_cancelled(self) -> None:
-        cancelled = [r for r in self._active if r.cancelled]
+        cancelled = [r for r in self._roster.active if r.cancelled]
         if cancelled:
             self._ahead.drain()
         for request in cancelled:
-            self._end(request, "cancelled")
+            self._roster.end(request, "cancelled")
         for request in [r for r in self._queue if r.cancelled]:
             self._queue.remove(request)
-            self._end(request, "cancelled")
+            self._roster.end(request, "cancelled")
 
     def _admit(self) -> None:
         """Give free sequences to those that wait longest."""
-        while self._queue and self._slots:
+        while self._queue:
+            free = self._roster.free
+            if not free:
+                return
             request = self._queue[0]
-            request.seq = self._slots.take(request.prompt, request.options.cache_prompt)
-            self._active.append(request)
+            if request.result is None:
+                request.changing = True
+                cached = request.options.cache_prompt
+                request.seq = choose_sequence(self.sequences, free, request.prompt, cached)
+                self._roster.active.append(request)
             self._queue.popleft()
-            request.stage = Stage.PROMPT
-            try:
+            if request.result is None:
                 self._begin(request)
-            except Exception as error:
-                self._fail(request, error)
 
     def _begin(self, request: Request) -> None:
         """Bring its sequence to where the prompt goes on."""
+        request.stage = Stage.PROMPT
+        try:
+            self._open_sequence(request)
+        except Exception as error:
+            self._roster.fail(request, error)
+        request.changing = False
+
+    def _open_sequence(self, request: Request) -> None:
         sequences, seq = self.sequences, request.seq
-        kept = 0
+        kept, note = 0, ""
         if request.options.cache_prompt:
-            kept = sequences.reuse(request.prompt, seq)
+            kept, note = sequences.go_back(request.prompt, seq)
         elif self._own:
             sequences.clear(seq)
         drafting = request.drafting = self._open(request.opener)
         hidden = drafting is not None and drafting.hidden
-        work = self._prompts[request] = Prompt(sequences, seq, request.prompt[kept:], hidden)
+        work = self._roster.prompts[request] = Prompt(sequences, seq, request.prompt[kept:], hidden)
         if drafting is not None:
             text = [*sequences.tokens(seq), *request.prompt[kept:]]
             drafting.begin(seq, text, sequences.evaluated(seq))
         request.on_device = drafting is None and self._ahead.prepare(request)
         sequences.prepare(len(work.tokens), seq, hidden)
-        request.began_prompt(kept)
+        request.began_prompt(kept, note)
 
     def _run_prompt(self, request: Request) -> None:
         """A pass of its prompt, and after the last one its first token."""
-        work, sequences = self._prompts[request], self.sequences
+        work, sequences = self._roster.prompts[request], self.sequences
         request.changing = work.last
         try:
             part, found = work.step()
@@ -237,10 +249,10 @@ class Engine:
                 if not request.ending:
                     request.take(request.chooser.choose(found.logits[0], length))
         except Exception as error:
-            self._fail(request, error)
+            request.fail(error)
         request.changing = False
         if request.ending:
-            self._end(request)
+            self._roster.end(request)
 
     def _open(self, opener: Opener | Drafting | None) -> Drafting | None:
         """The drafters that were asked for, opened once."""
@@ -250,42 +262,19 @@ class Engine:
             self._drafting[opener] = opener.open(self.sequences)
         return self._drafting[opener]
 
-    def _fail(self, request: Request, error: BaseException) -> None:
-        self._end(request, error=error)
-
-    def _end(self, request: Request, reason: str = "", error: BaseException | None = None) -> None:
-        """Make its result; its sequence goes on to hold prompt and generated tokens."""
-        if request.result is not None:
-            return
-        request.end(reason, error)
-        self._ended.append(request)
-        if request.seq < 0:
-            return
-        work = self._prompts.pop(request, None)
-        if not self.sequences.is_lost(request.seq):
-            self.sequences.drop_pending(request.seq)
-            if work is not None and request.tokens:
-                self._append_rest(request, work)
-        self._active.remove(request)
-        self._slots.give_back(request.seq)
-
-    def _append_rest(self, request: Request, work: Prompt) -> None:
-        """The newest token has not been evaluated; it belongs to the text all the same."""
-        whole = work.start + len(work.tokens) + len(request.tokens)
-        missing = whole - self.sequences.length(request.seq)
-        if missing > 0:
-            self.sequences.append(request.seq, request.tokens[-missing:])
-
     def _recover(self) -> None:
         """After an exception in the middle of a step: requests go on whose sequence and tokens
         agree, the others end."""
         if not self._in_step:
             return
         self._ahead.forget()
-        for request in list(self._active):
+        for request in list(self._roster.active):
+            if request.result is not None:
+                self._roster.end(request)
+                continue
             if request.changing or self.sequences.is_lost(request.seq):
                 lost = SequenceLost("the request was lost when a step was interrupted; ask again")
-                self._fail(request, lost)
+                self._roster.fail(request, lost)
                 continue
             self.sequences.drop_pending(request.seq)
             if request.drafting is not None and request.stage is Stage.DECODING:

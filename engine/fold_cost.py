@@ -7,11 +7,13 @@ import statistics
 from ..backends import BoundPlan
 from ..graph import OPS
 from ..graph.errors import RequestError
+from ..models.memories import REPLAY
 from .bound_step import Part
 from .memory import Reservation
 from .session import Session
 
 RUNS = 7
+N_REPLAY = REPLAY[1]  # how many logged tokens a pass folds
 
 
 def fold_seconds(session: Session, n_tokens: int, n_replay: int, runs: int = RUNS) -> float:
@@ -39,7 +41,7 @@ def fold_seconds(session: Session, n_tokens: int, n_replay: int, runs: int = RUN
         step.fill([Part(0, [0] * n_tokens, 0, 0)], n_tokens)
         for _ in range(runs + 1):
             for n, found in times.items():
-                step.kept["n_replay"][0] = n
+                step.bound.inputs[N_REPLAY][0] = n
                 found.append(_recurrent_times(step.bound, n_tokens))
     finally:
         # A pass with a sure token counts as having touched the state, which is emptied then.

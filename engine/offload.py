@@ -16,7 +16,7 @@ from ..backends.registry import names_of
 from ..graph import TensorSpec
 from ..graph.errors import BackendError, RequestError
 from ..models import ModelFile
-from ..models.step import DRAFT_HEAD, PAGE, Capacity, StepShape
+from ..models.step import DRAFT_HEAD, PAGE, Capacity
 
 AUTO = "auto"
 EMBEDDING = "token_embd.weight"
@@ -201,9 +201,8 @@ def state_bytes(source: ModelFile, asked: Offload) -> dict[str, int]:
     n_ctx = asked.n_ctx or min(source.arch.hp.n_ctx_train or 4096, 4096)
     pages = -(-n_ctx // PAGE)
     capacity = Capacity(pages, pages, 1, log=2 * (asked.n_rs_seq + 1))
-    builds = [source.arch.build]
-    if any(".nextn." in name for name in source.specs):
-        builds.append(source.arch.mtp)
-    graphs = [build(StepShape(1, 1, 1), capacity, source.specs) for build in builds]
-    leaves = (node for graph in graphs for node in graph.nodes if node.op.name == "state")
-    return {node.name: node.specs[0].nbytes for node in leaves}
+    programs = source.arch.programs()
+    memories = [spec for name in ("trunk", "mtp") for spec in programs[name].memories]
+    return {
+        name: state.nbytes for spec in memories for name, state in spec.states(capacity).items()
+    }

@@ -36,6 +36,7 @@ class Passes:
     lost one raises SequenceLost until it is cleared."""
 
     def __init__(self, model: Model, plan: SessionPlan, runner: type[Runner] = Runner) -> None:
+        model.source.check_unchanged()
         self.model, self.plan = model, plan
         self.n_ctx, self.n_seqs = plan.n_ctx, plan.options.n_seqs
         self.storage = SessionMemory(plan, model.backend)

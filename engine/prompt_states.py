@@ -1,4 +1,4 @@
-"""Recurrent states kept along prompts: where a later prompt that parts from them can go on."""
+"""States kept along prompts: where a later prompt that parts from them can go on."""
 
 from __future__ import annotations
 
@@ -7,19 +7,35 @@ from collections.abc import Iterator
 import numpy as np
 
 Arrays = dict[str, np.ndarray]
+# An edit of a prompt's last SHORT tokens costs about as much wherever it is.
+SHORT = 512
 
 
 class PromptStates:
-    """States of n_seqs sequences by position, in host memory, of at most `limit` bytes in all."""
+    """States of n_seqs sequences by position, in host memory, of at most `limit` bytes in all.
+
+    Where the limit asks for it, the states go whose absence costs least. An edit d tokens before
+    the newest state runs again what lies behind the last state before the edit; the cost of a
+    missing state is the greatest ratio of that to d that its absence leads to. So states lie the
+    closer, the nearer they are to a prompt's end: edits there are cheap, and none costs all."""
 
     def __init__(self, n_seqs: int, limit: int) -> None:
         self.limit = limit
-        self.nbytes = 0
         self._kept: list[dict[int, Arrays]] = [{} for _ in range(n_seqs)]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all kept states."""
+        return sum(_bytes(arrays) for kept in self._kept for arrays in kept.values())
 
     def positions(self, seq: int) -> list[int]:
         """The positions at which a state is kept, ascending."""
         return sorted(self._kept[seq])
+
+    def room(self, seq: int, size: int) -> int:
+        """How many states of this size a sequence may keep when those that keep any share alike."""
+        others = sum(1 for of, kept in enumerate(self._kept) if kept and of != seq)
+        return self.limit // (size * (others + 1)) if size else 0
 
     def add(self, seq: int, position: int, arrays: Arrays) -> None:
         """Keep a state; of others the least useful go where the limit asks for it."""
@@ -27,9 +43,9 @@ class PromptStates:
         if position in self._kept[seq] or size > self.limit:
             return
         while self.nbytes + size > self.limit:
-            self._drop(*self._least_useful(seq, position))
+            of, at = self._least_useful(seq, position)
+            del self._kept[of][at]
         self._kept[seq][position] = arrays
-        self.nbytes += size
 
     def before(self, seq: int, position: int) -> Iterator[tuple[int, Arrays]]:
         """Kept states at or before a position, the nearest first."""
@@ -39,21 +55,36 @@ class PromptStates:
     def cut(self, seq: int, position: int) -> None:
         """Forget states after a position: the tokens there are others now."""
         for at in [p for p in self._kept[seq] if p > position]:
-            self._drop(seq, at)
-
-    def _drop(self, seq: int, position: int) -> None:
-        self.nbytes -= _bytes(self._kept[seq].pop(position))
+            del self._kept[seq][at]
 
     def _least_useful(self, seq: int, position: int) -> tuple[int, int]:
-        """The state whose absence leaves the shortest stretch without any, once there is one for
-        this position of seq."""
-        found: list[tuple[int, int, int]] = []
+        """The sequence and position of the state to do without, once there is one at this position
+        of seq."""
+        found: list[tuple[float, int, int]] = []
         for of, kept in enumerate(self._kept):
             at = sorted({*kept, position} if of == seq else kept)
-            for before, here, after in zip([0, *at[:-1]], at, [*at[1:], *at[-1:]], strict=True):
+            for before, here, after in zip([0, *at], at, [*at[1:], *at[-1:]], strict=False):
                 if (of, here) != (seq, position):
-                    found.append((after - before, of, here))
+                    cost = (at[-1] - before + SHORT) / (at[-1] - after + SHORT)
+                    found.append((cost, of, here))
         return min(found)[1:]
+
+
+def planned(end: int, room: int, step: int) -> set[int]:
+    """The multiples of step at which a prompt of `end` tokens should keep states, `room` of them
+    beside one at its end: where neighbours have like ratios, as PromptStates explains."""
+    grid = range(step, end, step)
+    if room <= 0:
+        return set()
+    if len(grid) <= room:
+        return set(grid)
+    ratio, found = ((end + SHORT) / SHORT) ** (1 / (room + 1)), set[int]()
+    for i in range(1, room + 1):
+        at = max(step, int(end + SHORT - SHORT * ratio**i) // step * step)
+        while at in found and at > step:
+            at -= step
+        found.add(at)
+    return found
 
 
 def _bytes(arrays: Arrays) -> int:

@@ -80,7 +80,7 @@ class Prompt:
         kind = pass_kind(len(part))
         found = sequences.evaluate([(seq, part)], hidden=self.hidden, kind=kind)
         if end < self.ends[-1]:
-            sequences.storage.remember(seq)
+            sequences.storage.remember(seq, self.ends[-1])
         return part, found
 
     def _check_room(self) -> None:

@@ -128,15 +128,20 @@ class Request:
 
     @property
     def ending(self) -> bool:
-        """Whether a token that was taken ends the text."""
-        return self._reason != ""
+        """Whether a token that was taken ends the text, or it has failed."""
+        return self._reason != "" or self.error is not None
+
+    def fail(self, error: BaseException) -> None:
+        """It cannot go on."""
+        self.error = error
 
     def cancel(self) -> None:
         """End it before its next pass; it keeps what it has. From any thread."""
         self.cancelled = True
 
-    def began_prompt(self, kept: int) -> None:
-        """Its first pass is next; `kept` of its tokens need none."""
+    def began_prompt(self, kept: int, note: str = "") -> None:
+        """Its first pass is next; `kept` of its tokens need none. note: why not more."""
+        self.timings.cache_note = note
         self.timings.cache_n, self.timings.prompt_n = kept, len(self.prompt) - kept
         self._began = time.perf_counter()
 
@@ -183,11 +188,9 @@ class Request:
         self._reported += len(found)
         return found
 
-    def end(self, reason: str = "", error: BaseException | None = None) -> None:
+    def end(self, reason: str = "") -> None:
         """Make the result. reason: by default what `take` found."""
-        if self.result is not None:
-            return
-        self.error = error
+        error = self.error
         if not error:
             self._flush()
         if self.drafting is not None and self.seq >= 0:

@@ -4,7 +4,7 @@ host then chooses the tokens. Without drafts it is a plain decode step."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +17,6 @@ from .request import Request
 from .rows import Pass
 from .sequences import Sequences
 
-Fail = Callable[[Request, BaseException], None]
-
 
 @dataclass(slots=True)
 class Turn:
@@ -30,14 +28,13 @@ class Turn:
 
 
 class Rounds:
-    """The rounds of a session. fail: called with a request that cannot go on, and why; others of
-    the same pass go on."""
+    """The rounds of a session."""
 
-    def __init__(self, sequences: Sequences, fail: Fail) -> None:
-        self.sequences, self._fail = sequences, fail
+    def __init__(self, sequences: Sequences) -> None:
+        self.sequences = sequences
 
     def run(self, requests: Sequence[Request]) -> None:
-        """One round of all; every request gets a token at least, or is failed."""
+        """One round of all. Every request gets a token at least, or fails, and then alone."""
         turns = self._propose(requests)
         if not turns:
             return
@@ -45,7 +42,7 @@ class Rounds:
             self._verify(turns)
         except RiverrunError as error:
             if len(turns) == 1:
-                self._fail(turns[0].request, error)
+                turns[0].request.fail(error)
                 return
             # Which of them the pass failed for is not known, so each runs by itself.
             for turn in turns:
@@ -69,7 +66,7 @@ class Rounds:
             found = drafting.propose([_entry(turn.request) for turn in group], company)
         except Exception as error:
             if len(group) == 1:
-                self._fail(group[0].request, error)
+                group[0].request.fail(error)
                 return group
             return [t for turn in group for t in self._draft([turn], company)]
         for turn, proposal in zip(group, found, strict=True):
@@ -112,7 +109,7 @@ class Rounds:
         try:
             yield
         except Exception as error:
-            self._fail(request, error)
+            request.fail(error)
         request.changing = False
 
     def _take_one(self, request: Request, logits: np.ndarray) -> None:

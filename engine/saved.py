@@ -39,10 +39,10 @@ def pack(
 
 
 def unpack(
-    data: bytes, model: str, kinds: Mapping[str, Any]
+    data: bytes, model: str, kinds: Mapping[str, Any], n_vocab: int
 ) -> tuple[list[int], dict[str, np.ndarray]]:
     """Tokens and arrays from bytes. Raises RequestError for bytes that are damaged, of another
-    version or model, or of other memory kinds."""
+    version or model, of other memory kinds, or with tokens outside a vocabulary of n_vocab."""
     start = len(MAGIC) + _PREFIX.size
     if data[: len(MAGIC)] != MAGIC or len(data) < start:
         raise RequestError("saved sequence: it should start with riverrun's mark, it does not")
@@ -56,7 +56,7 @@ def unpack(
     try:
         header = json.loads(bytes(rest[:size]))
         version, found, saved = header["version"], header["model"], header["kinds"]
-        tokens = [int(t) for t in header["tokens"]]
+        tokens = [_token(t) for t in header["tokens"]]
         shapes = [(str(n), str(t), [int(x) for x in s]) for n, t, s in header["arrays"]]
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise RequestError(f"saved sequence: its header is damaged ({error})") from None
@@ -64,7 +64,18 @@ def unpack(
     _require("model", model, found)
     for name, kind in kinds.items():
         _require(name, kind, saved.get(name) if isinstance(saved, dict) else None)
+    for token in tokens:
+        if not 0 <= token < n_vocab:
+            raise RequestError(
+                f"saved sequence: its tokens should be from 0 to {n_vocab - 1}, got {token}"
+            )
     return tokens, _arrays(rest[size:], shapes)
+
+
+def _token(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"a token should be a whole number, got {value!r}")
+    return value
 
 
 def _require(what: str, want: object, got: object) -> None:

@@ -8,11 +8,12 @@ import numpy as np
 
 from ..graph.errors import RequestError
 from .bound_step import Part
-from .buckets import MAX_TOKENS, sequence_bucket
+from .buckets import sequence_bucket
 from .items import checked_ids
 from .memory import Reservation
 from .passes import MOST_AGAIN, Passes
-from .prompts import Prompt, cuts, pass_kind
+from .prompts import LAST, Prompt, cuts, pass_kind
+from .session_memory import Reuse
 
 
 class Sequences(Passes):
@@ -101,6 +102,10 @@ class Sequences(Passes):
         of the prompt, one token at least, is left to evaluate; returns the number kept.
 
         A recurrent state goes back to the nearest one that was kept on the way."""
+        return self.go_back(tokens, seq).kept
+
+    def go_back(self, tokens: Sequence[int], seq: int) -> Reuse:
+        """What `reuse` does; says why not all of the common tokens are kept."""
         seq = self._sequence(seq)
         if seq in self._changing:
             self.clear(seq)
@@ -108,9 +113,9 @@ class Sequences(Passes):
         common = _common(self._tokens[seq], tokens[:-1])
         self._changing.add(seq)
         self._due[seq] = []
-        self.storage.reuse(seq, common)
+        found = self.storage.reuse(seq, common)
         self._forget_behind(seq)
-        return self.memory.length(seq)
+        return found
 
     def copy(self, src: int, dst: int) -> None:
         """Let the empty sequence dst go on from what src holds; attention pages are shared until
@@ -149,7 +154,8 @@ class Sequences(Passes):
 
     def cuts(self, seq: int, n: int) -> list[int]:
         """Sizes of the passes of a prompt of n tokens behind what the sequence holds."""
-        return list(cuts(self.length(seq), n, MAX_TOKENS, self.storage.remembers))
+        chunk = self.model.backend.capabilities.prompt_chunk
+        return list(cuts(self.length(seq), n, chunk, self.storage.remembers_last(LAST)))
 
     def prefill(self, tokens: Sequence[int], seq: int = 0) -> np.ndarray:
         """Evaluate a prompt in chunks; logits f32 [n_vocab] of its last token.

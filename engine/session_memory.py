@@ -3,86 +3,126 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from ..backends import Backend, BoundPlan
-from ..graph.errors import BackendError
+from ..backends import Backend, BoundPlan, Pools
+from ..graph.errors import BackendError, OutOfMemory
 from .bound_step import BoundStep
-from .memory import HybridMemory, Memory, PagedKV, RecurrentMemory
-from .prompt_states import PromptStates
+from .buckets import MAX_TOKENS
+from .memory import HybridMemory
+from .prompt_states import PromptStates, planned
 from .saved import pack, unpack
-from .session_plan import LOGS, RECURRENT, SessionPlan, slack
+from .session_plan import SessionPlan, mib
+
+
+class Reuse(NamedTuple):
+    """How many tokens of a sequence a prompt reuses, and why not all that they have in common;
+    empty when all."""
+
+    kept: int
+    why: str
+
 
 WITHIN = 0.05  # of the planned bytes must be what is allocated
 
 
 class SessionMemory:
-    """What a plan asks for. caches: pages of all layers or, where some have a window, of those
-    without and those with one; recurrent: None for models that only attend."""
+    """What a plan asks for. memory: has a part for each memory that the program declares.
+
+    grid: a prompt that is continued gives what a cold one gives from multiples of it on, so states
+    are kept only there; None for any position."""
 
     def __init__(self, plan: SessionPlan, backend: Backend) -> None:
-        self.plan = plan
-        self.pools = backend.pools(plan.states)
+        able = backend.capabilities
+        self.plan, self.grid = plan, None if able.prompt_exact else able.prompt_chunk
+        self.pools = _allocate(plan, backend)
         _check_size(plan, self.pools.nbytes)
-        self.caches = self._caches()
-        self.recurrent = self._recurrent()
-        parts: list[Memory] = [*self.caches, *([self.recurrent] if self.recurrent else [])]
-        self.memory = HybridMemory(parts)
-        self.prompt_states = PromptStates(plan.options.n_seqs, plan.options.cache_bytes)
+        self.memory = HybridMemory([x.make(self.pools, plan.capacity) for x in plan.layouts])
+        self.prompt_states = PromptStates(plan.options.n_seqs, plan.cache_bytes)
 
     def step(self, bound: BoundPlan) -> BoundStep:
         """A bound plan with the buffers that a pass fills."""
-        return BoundStep(bound, self.caches, self.recurrent)
+        return BoundStep(bound, self.memory)
 
     @property
     def remembers(self) -> bool:
-        """Whether recurrent states are kept along prompts."""
-        return self.recurrent is not None and self.prompt_states.limit > 0
+        """Whether states are kept along prompts: where memory cannot go back by itself."""
+        return self.memory.reach is not None and self.prompt_states.limit > 0
+
+    def remembers_last(self, back: int) -> bool:
+        """Whether a prompt's evaluation should stop `back` tokens before its end, off the grid, to
+        keep a state there: where a prompt that only ends differently would not reach it else."""
+        reach = self.memory.reach
+        return self.remembers and self.grid is None and reach is not None and reach < back
 
     @property
     def reruns(self) -> bool:
         """Whether committed tokens run again after a rejection."""
-        return self.recurrent is not None and self.recurrent.reruns
+        return self.memory.reruns
 
     @property
     def forgets_last(self) -> bool:
         """Whether the last committed token can be forgotten without running others again."""
-        r = self.recurrent
-        return r is None or (r.window >= 1 and not r.reruns)
+        return self.memory.forgets_last
 
     @property
     def host_bytes(self) -> int:
         """Bytes that rollback has copied between state and host memory so far."""
-        return self.recurrent.host_bytes if self.recurrent else 0
+        return self.memory.copied().host_bytes
 
     @property
     def copy_s(self) -> float:
         """Seconds that rollback's copies of states have taken so far."""
-        return self.recurrent.copy_s if self.recurrent else 0.0
+        return self.memory.copied().seconds
 
     def folded(self, seq: int = 0) -> int:
         """Tokens of earlier passes that the last pass brought into the recurrent state."""
-        return self.recurrent.folded(seq) if self.recurrent else 0
+        return self.memory.folded(seq)
 
-    def remember(self, seq: int) -> None:
-        """Keep the recurrent state of now, so that a later prompt may go on from here."""
-        if self.recurrent is not None and self.remembers:
-            self.prompt_states.add(seq, self.memory.length(seq), self.recurrent.save(seq))
+    def remember(self, seq: int, end: int | None = None) -> None:
+        """Keep what it takes to come back to now, so that a later prompt may go on from here.
 
-    def reuse(self, seq: int, common: int) -> int:
-        """Go back to at most `common` tokens, as near as the memory can; returns how many."""
+        end: the length of the prompt under evaluation, of which only as many states are kept as
+        there is room for; None keeps this one in any case."""
+        memory, length = self.memory, self.memory.length(seq)
+        due = memory.pending(seq) or memory.rerun(seq) or memory.unsettled(seq)
+        if self.remembers and not due and self._worth_keeping(seq, length, end):
+            self.prompt_states.add(seq, length, memory.keep(seq))
+
+    def _worth_keeping(self, seq: int, length: int, end: int | None) -> bool:
+        if length % (self.grid or MAX_TOKENS):
+            return self.grid is None
+        room = self.prompt_states.room(seq, self.plan.bytes.kept)
+        tail = self.grid is None and self.memory.reach == 0
+        return end is None or length in planned(end, room - tail, self.grid or MAX_TOKENS)
+
+    def reuse(self, seq: int, common: int) -> Reuse:
+        """Go back to at most `common` tokens, as near as the memory can, with nothing pending."""
+        held = self.memory.length(seq)
         if self.memory.can_remove(seq, common):
             self.memory.remove(seq, common)
-            return common
-        for position, arrays in self.prompt_states.before(seq, common):
-            if self.recurrent and all(c.can_remove(seq, position) for c in self.caches):
-                for cache in self.caches:
-                    cache.remove(seq, position)
-                self.recurrent.rewind(seq, position, arrays)
-                self.memory.rewind(seq, position)
-                return position
-        self.memory.remove(seq, 0)
-        return 0
+            return Reuse(common, "")
+        states = self.prompt_states.before(seq, common)
+        kept, why = 0, self._why_less(seq, common, held)
+        for position, arrays in states:
+            if self.memory.can_rewind(seq, position, arrays):
+                self.memory.rewind(seq, position, arrays)
+                kept = position
+                break
+        else:
+            self.memory.remove(seq, 0)
+        why = "" if kept == common else f"{kept} of {common} common tokens are reused: {why}"
+        return Reuse(kept, why)
+
+    def _why_less(self, seq: int, common: int, held: int) -> str:
+        """Why memory of `held` tokens does not go back to `common` ones."""
+        size, limit = self.plan.bytes.kept, self.prompt_states.limit
+        back = f"this memory does not go back by {held - common} tokens"
+        if limit < size:
+            return f"{back}, and cache_bytes of {mib(limit)} keeps no state of {mib(size)}"
+        at = self.prompt_states.positions(seq)
+        where = f"states are kept at {', '.join(map(str, at))}" if at else "no state is kept"
+        return f"{back}, and {where} (cache_bytes of {mib(limit)}, {mib(size)} a state)"
 
     def forget_states(self, seq: int, start: int) -> None:
         """Drop kept states of positions after start."""
@@ -94,7 +134,7 @@ class SessionMemory:
 
     def restore(self, model: str, seq: int, data: bytes) -> list[int]:
         """A saved sequence into an empty one; its tokens."""
-        tokens, arrays = unpack(data, model, self._kinds())
+        tokens, arrays = unpack(data, model, self._kinds(), self.plan.n_vocab)
         self.memory.restore(seq, len(tokens), arrays)
         return tokens
 
@@ -106,34 +146,18 @@ class SessionMemory:
             "program": options.program,
         }
 
-    def _caches(self) -> list[PagedKV]:
-        plan, options = self.plan, self.plan.options
-        names = [n for n in plan.states if not n.startswith((*RECURRENT, *LOGS))]
-        near = [n for n in names if int(n.rsplit(".", 1)[1]) in plan.windows]
-        capacity, n_seqs = plan.capacity, options.n_seqs
-        if not capacity.window_pages:
-            return [PagedKV(n_seqs, capacity.n_pages, plan.n_ctx, self.pools, names)]
-        far = [n for n in names if n not in near]
-        window = max(plan.windows.values())
-        return [
-            PagedKV(n_seqs, capacity.n_pages, plan.n_ctx, self.pools, far),
-            PagedKV(
-                n_seqs,
-                capacity.window_pages,
-                plan.n_ctx,
-                self.pools,
-                near,
-                window=window,
-                slack=slack(options),
-            ),
-        ]
 
-    def _recurrent(self) -> RecurrentMemory | None:
-        names = [n for n in self.plan.states if n.startswith(RECURRENT)]
-        if not names:
-            return None
-        options = self.plan.options
-        return self.plan.strategy(options.n_seqs, self.pools, names, options.n_rs_seq)
+def _allocate(plan: SessionPlan, backend: Backend) -> Pools:
+    """Raise OutOfMemory where there is less than the plan needs."""
+    try:
+        return backend.pools(plan.states)
+    except OutOfMemory:
+        raise
+    except MemoryError:
+        raise OutOfMemory(
+            f"a session needs {plan.bytes.device} bytes, more than there are ({plan.summary}); use "
+            "a smaller context (-c), fewer sequences or smaller cache types"
+        ) from None
 
 
 def _check_size(plan: SessionPlan, allocated: int) -> None:

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..graph import TensorSpec
 from ..graph.dtype import DType, dtype
-from ..graph.errors import DTypeError, RequestError, Unsupported
+from ..graph.errors import DTypeError, GraphError, RequestError, Unsupported
 from ..graph.fields import check_fields, integer, limited, one_of, option
-from ..models.step import PAGE, Capacity, StepShape
+from ..models.memories import PAGE, Capacity, MemorySpec, Program
+from ..models.step import StepShape
 from .buckets import MAX_TOKENS
-from .memory import ROLLBACKS, RecurrentMemory, check_rollback, strategies
-from .memory.pages import window_pages
+from .memory import (
+    ROLLBACKS,
+    Demand,
+    Layout,
+    MemoryBytes,
+    RecurrentMemory,
+    check_rollback,
+    layouts,
+)
 
 if TYPE_CHECKING:
     from .model import Model
 
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
-RECURRENT = ("conv_state.", "ssm_state.")
-LOGS = ("conv_log.", "ssm_log.")
+# Host memory for states along prompts unless asked for: this or, if more, room for so many of each
+# sequence, so that one before the prompt's end is always among them.
+KEPT_BYTES, KEPT_STATES = 256 << 20, 2
 # The most that a caller may ask for: bytes of what it takes then still fit into 64 bits.
 MOST_CONTEXT = 1 << 44
 MOST_SEQUENCES = 1 << 16
@@ -33,10 +44,11 @@ class SessionOptions:
     """n_ctx: tokens of the longest sequence, None for the model's own up to 4096; n_seqs:
     sequences; cache_type_k, cache_type_v: element types of attention memory (f32, f16, bf16, q8_0,
     q4_0); rollback: how recurrent state forgets tokens (memory/rollback.py); n_rs_seq: the most
-    tokens that it can forget, 0 for none; program: "trunk", or "mtp" for the block that predicts
-    further tokens; draft_head: logits of the draft head's tokens only; cache_bytes: host memory for
-    states to which prompts may go back, 0 for none; budget: bytes that rollback=auto may spend on
-    snapshots where replay cannot be had."""
+    tokens that it can forget, 0 for none, with rollback="snapshots" committed ones, too; program:
+    "trunk", or "mtp" for the block that predicts further tokens; draft_head: logits of the draft
+    head's tokens only; cache_bytes: host memory for states to which prompts may go back, 0 for
+    none, None for 256 MiB or, if more, two states of each sequence; budget: bytes that
+    rollback=auto may spend, a quarter of it on replay's log."""
 
     n_ctx: int | None = option(
         None,
@@ -80,8 +92,8 @@ class SessionOptions:
     )
     program: str = "trunk"
     draft_head: bool = False
-    cache_bytes: int = limited(256 << 20, integer(0, MOST_BYTES))
-    budget: int = 1 << 30
+    cache_bytes: int | None = limited(None, integer(0, MOST_BYTES))
+    budget: int = limited(1 << 30, integer(0, MOST_BYTES))
 
     def __post_init__(self) -> None:
         check_rollback(self.rollback)
@@ -91,126 +103,164 @@ class SessionOptions:
 
 
 @dataclass(frozen=True)
-class MemoryBytes:
-    """Bytes of a session: attention pages, one live recurrent state for each sequence, what
-    rollback needs beyond it on the device and in host memory."""
-
-    attention: int
-    recurrent: int
-    rollback: int
-    host: int
-
-    @property
-    def device(self) -> int:
-        """All but host memory."""
-        return self.attention + self.recurrent + self.rollback
-
-
-@dataclass(frozen=True)
 class SessionPlan:
     """A session before it is made: what it was asked for and what that takes."""
 
     options: SessionOptions
     n_ctx: int
+    n_vocab: int
     capacity: Capacity
-    strategy: type[RecurrentMemory]
+    layouts: tuple[Layout, ...]
     states: Mapping[str, TensorSpec]
-    windows: Mapping[int, int]
     bytes: MemoryBytes
+    why: str = ""
+
+    @property
+    def strategy(self) -> type[RecurrentMemory]:
+        """How recurrent state forgets tokens; where there is none, that it does not."""
+        found = (layout.strategy for layout in self.layouts if layout.strategy is not None)
+        return next(found, RecurrentMemory)
+
+    @property
+    def cache_bytes(self) -> int:
+        """The most bytes of host memory for states along prompts."""
+        asked = self.options.cache_bytes
+        room = KEPT_STATES * self.options.n_seqs * self.bytes.kept
+        return max(KEPT_BYTES, room) if asked is None else asked
 
     @property
     def summary(self) -> str:
         """One line of sizes."""
         b = self.bytes
-        parts = [f"attention {_mib(b.attention)}"]
+        parts = [f"attention {mib(b.attention)}"]
         if b.recurrent:
-            parts.append(f"recurrent state {_mib(b.recurrent)}")
+            parts.append(f"recurrent state {mib(b.recurrent)}")
         if b.rollback or b.host:
-            where = f" and {_mib(b.host)} of host memory" if b.host else ""
+            where = f" and {mib(b.host)} of host memory" if b.host else ""
             parts.append(
                 f"rollback of {self.options.n_rs_seq} tokens ({self.strategy.name}) "
-                f"{_mib(b.rollback)}{where}"
+                f"{mib(b.rollback)}{where}" + (f" ({self.why})" if self.why else "")
             )
         return f"memory for {self.n_ctx} x {self.options.n_seqs} tokens: {', '.join(parts)}"
 
 
 def plan_session(model: Model, options: SessionOptions) -> SessionPlan:
     """Sizes and strategy of a session. Raises RequestError for options that do not fit the model,
-    Unsupported when its backend takes none of the strategies asked for."""
+    Unsupported when its backend takes none of the strategies asked for. Warns of a context longer
+    than the model was trained for."""
+    program = model.source.arch.programs().get(options.program)
+    if program is None:
+        known = ", ".join(model.source.arch.programs())
+        raise RequestError(f"program should be one of {known}, got {options.program!r}")
     n_ctx = check_context(options.n_ctx, model.n_ctx_train)
-    trunk = options.program == "trunk"
-    windows = dict(model.source.arch.windows()) if trunk else {}
-    capacity = _attention_capacity(options, n_ctx, max(windows.values(), default=0))
-    _check_head_sizes(model, capacity)
-    on_host = model.backend.on_host
-    choices = strategies(options.rollback, options.n_rs_seq if trunk else 0, on_host)
+    plain = _plain_capacity(options, n_ctx)
+    _check_head_sizes(model, plain)
+    on_host = model.backend.capabilities.on_host
+    demand = Demand(n_ctx, options.n_seqs, MAX_TOKENS, options.rollback, options.n_rs_seq, on_host)
+    choices = [_sized(found, plain) for found in _combinations(program, demand)]
     refused: Unsupported | None = None
-    for strategy in choices:
-        layout = strategy.layout(options.n_rs_seq)
-        sized = replace(
-            capacity, rows=options.n_seqs * layout.rows, planes=layout.planes, log=layout.log
-        )
+    for choice in _in_order(choices, options.budget):
         try:
-            states = model.plan(StepShape(1, 1, 1), sized, "step", options.program).states
+            states = model.plan(StepShape(1, 1, 1), choice.capacity, "step", options.program).states
         except Unsupported as error:
             refused = error
             continue
-        if not any(name.startswith(RECURRENT) for name in states):
-            sized, strategy = capacity, RecurrentMemory
-        plan = SessionPlan(
-            options, n_ctx, sized, strategy, states, windows, _bytes(states, options, strategy)
+        _check_declared(options.program, states, program.memories, choice.capacity)
+        why = _why(choice, choices) if options.rollback == "auto" else ""
+        return SessionPlan(
+            options,
+            n_ctx,
+            model.n_vocab,
+            choice.capacity,
+            choice.layouts,
+            states,
+            choice.nbytes,
+            why,
         )
-        last = strategy is choices[-1]
-        if last or strategy.name != "snapshots" or plan.bytes.rollback <= options.budget:
-            return plan
     assert refused is not None
     raise refused
 
 
-def _attention_capacity(options: SessionOptions, n_ctx: int, window: int) -> Capacity:
+class _Choice(NamedTuple):
+    """Layouts of all memories of a program, a session's capacity with them, and their bytes."""
+
+    layouts: tuple[Layout, ...]
+    capacity: Capacity
+    nbytes: MemoryBytes
+
+    @property
+    def name(self) -> str:
+        """Of its strategy."""
+        return next((x.strategy.name for x in self.layouts if x.strategy is not None), "")
+
+
+def _combinations(program: Program, demand: Demand) -> Iterator[tuple[Layout, ...]]:
+    """One layout for each memory, the best combination first."""
+    return product(*(layouts(spec, demand) for spec in program.memories))
+
+
+def _sized(found: tuple[Layout, ...], c: Capacity) -> _Choice:
+    for layout in found:
+        c = layout.size(c)
+    return _Choice(found, c, sum((layout.nbytes(c) for layout in found), MemoryBytes()))
+
+
+def _in_order(choices: Sequence[_Choice], budget: int) -> list[_Choice]:
+    """Those within the budget as they come, then the others, smallest first."""
+    able = [c for c in choices if all(x.affordable(c.capacity, budget) for x in c.layouts)]
+    rest = [c for c in choices if c not in able]
+    return [*able, *sorted(rest, key=lambda c: c.nbytes.rollback)]
+
+
+def _why(choice: _Choice, choices: Sequence[_Choice]) -> str:
+    """What rollback=auto has chosen among."""
+    others = ", ".join(
+        f"{c.name} {mib(c.nbytes.rollback + c.nbytes.host)}" for c in choices[:3] if c is not choice
+    )
+    return f"auto rather than {others}" if others else ""
+
+
+def _check_declared(
+    name: str, states: Mapping[str, TensorSpec], memories: Sequence[MemorySpec], c: Capacity
+) -> None:
+    """Raise GraphError where a program's graph has other states than its memories declare."""
+    declared = {k: v for spec in memories for k, v in spec.states(c).items()}
+    if declared != dict(states):
+        unlike = sorted(k for k in {*declared, *states} if declared.get(k) != states.get(k))
+        raise GraphError(
+            f"program {name!r}: its graph should have the states that `memories` declares; unlike "
+            f"are {', '.join(unlike)}"
+        )
+
+
+def _plain_capacity(options: SessionOptions, n_ctx: int) -> Capacity:
     pages = -(-n_ctx // PAGE)
-    near = window_pages(window, slack(options), MAX_TOKENS, n_ctx) if window else 0
     return Capacity(
         n_pages=pages * options.n_seqs,
         pages_per_seq=pages,
         rows=options.n_seqs,
         k_dtype=_cache_type("cache_type_k", options.cache_type_k),
         v_dtype=_cache_type("cache_type_v", options.cache_type_v),
-        window_pages=near * options.n_seqs if near < pages else 0,
     )
 
 
-def slack(options: SessionOptions) -> int:
-    """Committed tokens that layers with a window can always go back by."""
-    return max(PAGE, options.n_rs_seq + 1)
-
-
-def _bytes(
-    states: Mapping[str, TensorSpec], options: SessionOptions, strategy: type[RecurrentMemory]
-) -> MemoryBytes:
-    attention = recurrent = rollback = 0
-    for name, spec in states.items():
-        if name.startswith(LOGS):
-            rollback += spec.nbytes
-        elif name.startswith(RECURRENT):
-            live = options.n_seqs * 4 * spec.shape[-1]
-            recurrent += live
-            rollback += spec.nbytes - live
-        else:
-            attention += spec.nbytes
-    return MemoryBytes(attention, recurrent, rollback, recurrent * strategy.host_copies)
-
-
-def _mib(n: int) -> str:
+def mib(n: int) -> str:
+    """A number of bytes for people."""
     return f"{n / 2**20:.1f} MiB"
 
 
 def check_context(n_ctx: int | None, n_ctx_train: int) -> int:
-    """The context to use: asked for, or the model's own up to 4096. Raises RequestError."""
+    """The context to use: asked for, or the model's own up to 4096. Warns of one longer
+    than the model was trained for."""
     if n_ctx is None:
         return max(1, min(n_ctx_train or 4096, 4096))
-    if n_ctx < 1:
-        raise RequestError(f"the context size should be 1 or more, got {n_ctx}")
+    if 0 < n_ctx_train < n_ctx:
+        warnings.warn(
+            f"a context of {n_ctx} tokens is longer than the {n_ctx_train} that the model was "
+            "trained for; what it says beyond them may be worse",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     return n_ctx
 
 

@@ -8,12 +8,14 @@ from typing import Any
 
 @dataclass
 class Timings:
-    """cache_n: prompt tokens reused; prompt_n: evaluated; times in milliseconds.
+    """cache_n: prompt tokens reused; cache_note: why not all that could have been; prompt_n:
+    evaluated; times in milliseconds.
 
     predicted_ms runs from the first sampled token to the last, so rates of prediction divide by
     predicted_n - 1: the first token comes with the prompt. extra: what drafts add."""
 
     cache_n: int = 0
+    cache_note: str = ""
     prompt_n: int = 0
     prompt_ms: float = 0.0
     predicted_n: int = 0
@@ -25,6 +27,7 @@ class Timings:
         steps = max(0, self.predicted_n - 1)
         return {
             "cache_n": self.cache_n,
+            **({"cache_note": self.cache_note} if self.cache_note else {}),
             "prompt_n": self.prompt_n,
             "prompt_ms": self.prompt_ms,
             "prompt_per_token_ms": _ratio(self.prompt_ms, self.prompt_n),

@@ -16,6 +16,7 @@ from .leaves import Constant, Input, Leaf, State, leaf_spec
 from .node import Node, Value
 from .op import OPS, Op, make_op
 from .opmethods import OpMethods
+from .printing import to_text
 from .signatures import documented
 from .spec import TensorSpec
 
@@ -36,38 +37,40 @@ def _caller() -> str:
 class Graph(OpMethods):
     """A static graph in the making. Ops are methods: `y = g.rms_norm(x, w, eps=1e-6)`.
 
-    Values are immutable; state is single-assignment: every write returns a new version."""
+    Values are immutable; state is single-assignment: every write returns a new version.
+    nodes: in the order of building; leaves: inputs, constants and states by name; outputs: by name;
+    data: of constants that have it, by name."""
 
     def __init__(self, name: str = "graph") -> None:
         self.name = name
         self.nodes: list[Node] = []
         self.outputs: dict[str, Value] = {}
         self.data: dict[str, HostTensor] = {}
-        self._leaves: dict[str, Node] = {}
+        self.leaves: dict[str, Node] = {}
         self._scope: list[str] = []
 
     def input(self, name: str, shape: tuple[int, ...], dtype: DType | str = f32) -> Value:
         """A tensor that the caller fills before each run."""
-        return self._leaf(Input(leaf_spec(shape, dtype)), name)
+        return self.add_leaf(Input(leaf_spec(shape, dtype)), name)
 
     def weight(self, name: str, spec: TensorSpec) -> Value:
         """A constant whose data is given when the graph is compiled. The same name, same value."""
-        known = self._leaves.get(name)
+        known = self.leaves.get(name)
         if known is not None and known.op.name == "constant" and known.specs[0] == spec:
             return known.value()
-        return self._leaf(Constant(spec), name)
+        return self.add_leaf(Constant(spec), name)
 
     def constant(self, data: np.ndarray | HostTensor, name: str | None = None) -> Value:
         """A constant with its data. float64 arrays become float32."""
         tensor = host_tensor(data)
         name = name or self._free_name("constant")
-        value = self._leaf(Constant(tensor.spec), name)
+        value = self.add_leaf(Constant(tensor.spec), name)
         self.data[name] = tensor
         return value
 
     def state(self, name: str, shape: tuple[int, ...], dtype: DType | str = f32) -> Value:
         """Memory that outlives a run, as its first version. Zero when allocated."""
-        return self._leaf(State(leaf_spec(shape, dtype)), name)
+        return self.add_leaf(State(leaf_spec(shape, dtype)), name)
 
     def output(self, name: str, value: Value) -> Value:
         """Name a value as an output of the graph."""
@@ -119,8 +122,6 @@ class Graph(OpMethods):
         return f"<Graph {self.name!r}: {len(self.nodes)} nodes, ({inputs}) -> ({outputs})>"
 
     def __str__(self) -> str:
-        from .text import to_text
-
         return to_text(self)
 
     def _call(
@@ -131,30 +132,31 @@ class Graph(OpMethods):
         values = tuple(node.value(i) for i in range(len(node.specs)))
         return values if len(values) > 1 else values[0]
 
-    def _leaf(self, op: Leaf, name: str) -> Value:
-        if name in self._leaves:
-            was = self._leaves[name]
+    def add_leaf(self, op: Leaf, name: str) -> Value:
+        """A leaf with this op, under a name that none has yet; raises GraphError for one taken."""
+        if name in self.leaves:
+            was = self.leaves[name]
             raise GraphError(
                 f"graph {self.name!r}: {op.name} {name!r} is taken by {was.op.name} {was.specs[0]}"
             )
         node = Node(len(self.nodes), op, (), (op.spec,), name, _caller())
         self.nodes.append(node)
-        self._leaves[name] = node
+        self.leaves[name] = node
         return node.value()
 
     def _free_name(self, stem: str) -> str:
         """A name that no leaf has."""
-        number = len(self._leaves)
-        while f"{stem}.{number}" in self._leaves:
+        number = len(self.leaves)
+        while f"{stem}.{number}" in self.leaves:
             number += 1
         return f"{stem}.{number}"
 
-    def _adopt(self, node: Node, inputs: tuple[Value | None, ...]) -> Node:
+    def adopt(self, node: Node, inputs: tuple[Value | None, ...]) -> Node:
         """A copy of another graph's node on values of this one, for passes."""
         made = Node(len(self.nodes), node.op, inputs, node.specs, node.name, node.where)
         self.nodes.append(made)
         if made.is_leaf:
-            self._leaves[made.name] = made
+            self.leaves[made.name] = made
         return made
 
     def _own(self, value: Value) -> None:

@@ -41,10 +41,10 @@ class Option:
 
     flags: its names, none for a positional argument; metavar: what stands for its value; help: one
     line, or what makes it when it is shown; check: None where every value of the type will do;
-    absent: its value when the command line does not have it, DECLARED for the field's default; shown:
-    words in the place of that value in the help; unset: the number that stands for None; read: the
-    value from its text, raising ValueError (from the list of texts where it is repeatable); kind:
-    the type of what is typed, where it is not the field's."""
+    absent: its value when the command line does not have it, DECLARED for the field's default;
+    shown: words in the place of that value in the help; unset: the number that stands for None;
+    read: the value from its text, raising ValueError (from the list of texts where it is
+    repeatable); kind: the type of what is typed, where it is not the field's."""
 
     flags: tuple[str, ...]
     metavar: str | None = None
@@ -61,6 +61,15 @@ class Option:
     def label(self) -> str:
         """Its names as messages quote them."""
         return " / ".join(f"'{flag}'" for flag in self.flags) or f"'{self.metavar}'"
+
+    @property
+    def limits(self) -> Check | None:
+        """Its check in the words of the command, where a number stands for None."""
+        if self.check is None or self.unset is None:
+            return self.check
+        return dataclasses.replace(
+            self.check, want=self.check.want.replace("None", str(self.unset))
+        )
 
 
 def option(default: Any, *flags: str, factory: Any = MISSING, **how: Any) -> Any:

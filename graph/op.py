@@ -259,6 +259,6 @@ def make_op(name: str, attributes: dict[str, Any]) -> Op:
 
 
 def scan(package: str, path: Iterable[str]) -> None:
-    """Import every module of a package in sorted order, so that its ops register themselves."""
+    """Import every module of a package in sorted order: what they define registers itself."""
     for info in sorted(pkgutil.iter_modules(path), key=lambda m: m.name):
         importlib.import_module(f"{package}.{info.name}")

@@ -1,6 +1,10 @@
 """What other packages add: ops, drafters and the like, named by entry points.
 
-A package that declares, say, `[project.entry-points."riverrun.drafters"] mine = "my_package.drafter"`
+A package whose pyproject.toml has
+
+    [project.entry-points."riverrun.drafters"]
+    mine = "my_package.drafter"
+
 has that module imported, and with it registered what it defines, when such names are looked for."""
 
 from __future__ import annotations

@@ -1,11 +1,4 @@
-"""Graphs as text, one node a line, and back.
-
-graph "demo"
-%0 = input "x" : f32[4,256]
-%1 = constant "w" : f32[256]
-%2 = rms_norm(%0, %1) {"eps": 1e-06} "norm" : f32[4,256]
-return "y" = %2
-"""
+"""Graphs from their text form, which printing.py describes and writes."""
 
 from __future__ import annotations
 
@@ -17,27 +10,14 @@ from .errors import GraphError
 from .leaves import LEAVES
 from .node import Node, Value
 from .op import make_op
+from .printing import to_text
 from .spec import parse_spec
+
+__all__ = ["parse", "to_text"]
 
 _LEAF = re.compile(r'%(\d+) = (\w+) ("(?:[^"\\]|\\.)*") : (\S+)$')
 _NODE = re.compile(r'%(\d+) = (\w+)\(([^)]*)\) (\{.*\}) ("(?:[^"\\]|\\.)*") : (.+)$')
 _RETURN = re.compile(r'return ("(?:[^"\\]|\\.)*") = (\S+)$')
-
-
-def to_text(graph: Graph) -> str:
-    """The graph's text form. Constant data is not part of it, only names and specs."""
-    lines = [f"graph {json.dumps(graph.name)}"]
-    for node in graph.nodes:
-        specs = " ".join(map(str, node.specs))
-        label = json.dumps(node.name)
-        if node.is_leaf:
-            lines.append(f"%{node.id} = {node.op.name} {label} : {specs}")
-            continue
-        inputs = ", ".join("_" if v is None else _ref(v) for v in node.inputs)
-        attributes = json.dumps(node.op.attributes())
-        lines.append(f"%{node.id} = {node.op.name}({inputs}) {attributes} {label} : {specs}")
-    lines += [f"return {json.dumps(name)} = {_ref(v)}" for name, v in graph.outputs.items()]
-    return "\n".join(lines) + "\n"
 
 
 def parse(text: str) -> Graph:
@@ -69,7 +49,7 @@ def _parse_line(graph: Graph, line: str) -> None:
         cls = LEAVES.get(leaf[2])
         if cls is None:
             raise GraphError(f"{leaf[2]!r} is not one of {', '.join(LEAVES)}")
-        graph._leaf(cls(parse_spec(leaf[4])), json.loads(leaf[3]))
+        graph.add_leaf(cls(parse_spec(leaf[4])), json.loads(leaf[3]))
     elif found := _NODE.match(line):
         refs = [r.strip() for r in found[3].split(",") if r.strip()]
         inputs = tuple(None if r == "_" else _value(graph, r) for r in refs)
@@ -83,10 +63,6 @@ def _parse_line(graph: Graph, line: str) -> None:
         graph.output(json.loads(out[1]), _value(graph, out[2]))
     else:
         raise GraphError("is not a node, leaf or return")
-
-
-def _ref(value: Value) -> str:
-    return f"%{value.node.id}" + (f".{value.index}" if value.index else "")
 
 
 def _value(graph: Graph, text: str) -> Value:

@@ -16,6 +16,7 @@ from ..graph.errors import GraphError, ModelError
 from ..ops.mul_mat import WEIGHT_TYPES
 from .gguf import GgufFile
 from .hparams import Hparams, read_hparams
+from .memories import MemorySpec, Program
 from .step import Capacity, StepGraph, StepShape
 
 
@@ -124,9 +125,21 @@ class Architecture(ABC):
         if s.shape.n_out:
             s.output_logits(head(s, h if rows is None else g.get_rows(h, rows, name="out_rows")))
 
-    def windows(self) -> dict[int, int]:
-        """The layers whose attention sees only the last tokens, and how many."""
-        return {}
+    @abstractmethod
+    def memories(self) -> tuple[MemorySpec, ...]:
+        """What `trunk` reads and writes between passes; its states are the trunk's, no others."""
+
+    def programs(self) -> dict[str, Program]:
+        """What a model can run, by name: "trunk", a step; "ahead", a step that picks its tokens;
+        "folds", passes without tokens; "mtp", the block that predicts further tokens. Those that a
+        model does not have raise GraphError or ModelError when they are built."""
+        memories = self.memories()
+        return {
+            "trunk": Program(self.build, memories),
+            "ahead": Program(self.ahead, memories, picks=True),
+            "folds": Program(self.folds, ()),
+            "mtp": Program(self.mtp, ()),
+        }
 
     def folds(self, shape: StepShape, capacity: Capacity, weights: dict[str, TensorSpec]) -> Graph:
         """A graph of the recurrent ops alone, for passes without tokens, which complete what

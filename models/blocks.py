@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ..graph import Value
+from ..graph.errors import GraphError
 from .architecture import Want
 from .hparams import Hparams, RopeScaling
+from .memories import AttentionSpec, Heads
 from .step import PAGE, StepGraph
 
 PLAIN_ROPE = RopeScaling()
@@ -43,6 +45,11 @@ class AttentionShape:
     qk_norm: bool = True
     bias: bool = False
 
+    @property
+    def heads(self) -> Heads:
+        """What the layer keeps of a token."""
+        return Heads(self.n_head_kv, self.dim_k, self.dim_v)
+
 
 def attention_shape(hp: Hparams, layer: int, rope: Rope, **switches: bool) -> AttentionShape:
     """The layer's attention sizes from the hyperparameters."""
@@ -56,6 +63,22 @@ def attention_shape(hp: Hparams, layer: int, rope: Rope, **switches: bool) -> At
         rope,
         **switches,
     )
+
+
+def attention_memories(shapes: Mapping[int, AttentionShape]) -> tuple[AttentionSpec, ...]:
+    """The memory of attention layers: of those whose queries see all, then of those with a window.
+
+    Raises GraphError for layers with windows of several sizes."""
+    found = []
+    for window in sorted({a.window for a in shapes.values()}):
+        found.append(
+            AttentionSpec({i: a.heads for i, a in shapes.items() if a.window == window}, window)
+        )
+    if len([spec for spec in found if spec.window]) > 1:
+        raise GraphError(
+            f"attention windows should be of one size, got {[s.window for s in found]}"
+        )
+    return tuple(found)
 
 
 def attention_wants(layer: int, n_embd: int, a: AttentionShape) -> Iterator[Want]:
@@ -92,7 +115,7 @@ def attention(s: StepGraph, layer: int, h: Value, a: AttentionShape) -> Value:
         q = g.rms_norm(q, s.w(b + "attn_q_norm.weight"), eps=a.eps, name="q_norm")
         k = g.rms_norm(k, s.w(b + "attn_k_norm.weight"), eps=a.eps, name="k_norm")
     q, k = rope(s, q, a.rope), rope(s, k, a.rope)
-    k0, v0 = s.cache(layer, a.n_head_kv, a.dim_k, a.dim_v, a.window)
+    k0, v0 = s.cache(layer, a.heads, a.window)
     pages = s.pages(a.window)
     k1 = g.write_rows(k0, k, pages.kv_rows, name="k_cache")
     v1 = g.write_rows(v0, v, pages.kv_rows, name="v_cache")
@@ -172,6 +195,13 @@ def pre_norm_wants(hp: Hparams, shape: Callable[[int], AttentionShape]) -> Itera
         yield from attention_wants(i, hp.n_embd, shape(i))
         yield Want(f"blk.{i}.ffn_norm.weight", (hp.n_embd,))
         yield from ffn_wants(i, hp.n_embd, hp.n_ff[i])
+
+
+def pre_norm_memories(
+    hp: Hparams, shape: Callable[[int], AttentionShape]
+) -> tuple[AttentionSpec, ...]:
+    """The memory of `pre_norm_layers`."""
+    return attention_memories({i: shape(i) for i in range(hp.n_layer)})
 
 
 def pre_norm_layers(

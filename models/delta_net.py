@@ -11,6 +11,7 @@ from ..graph import Value
 from ..graph.errors import ModelError
 from .architecture import Want
 from .gguf import GgufFile
+from .memories import RecurrentPart
 from .step import StepGraph
 
 
@@ -44,6 +45,15 @@ class DeltaNetShape:
     def log_entry(self) -> int:
         """Elements that gated_delta_net logs for a token: keys, written values, decays."""
         return self.key_dim + self.value_dim + self.v_heads
+
+    @property
+    def memory(self) -> tuple[RecurrentPart, RecurrentPart]:
+        """What a layer keeps: the last width - 1 inputs of the convolution, oldest first, and the
+        matrix of every value head."""
+        return (
+            RecurrentPart("conv", (self.width - 1) * self.channels, self.channels),
+            RecurrentPart("ssm", self.value_dim * self.dim, self.log_entry),
+        )
 
 
 def read_delta_net(file: GgufFile, arch: str, eps: float, heads: str) -> DeltaNetShape:
@@ -101,16 +111,14 @@ def recur(s: StepGraph, layer: int, u: Value, decay: Value, beta: Value, d: Delt
 
     u: [N, channels]; decay, beta: [N, v_heads]; returns [N, v_heads, dim]."""
     g, b = s.g, f"blk.{layer}."
-    memory = s.recurrent(
-        layer, (d.width - 1) * d.channels, d.value_dim * d.dim, d.channels, d.log_entry
-    )
+    tail, state = s.recurrent(layer, d.memory)
     where = (s.inputs.seq_offsets, s.inputs.state_rows)
     c = g.ssm_conv(
         u,
         s.w(b + "ssm_conv1d.weight"),
         *where,
-        memory.tail,
-        **memory.conv,
+        tail.state,
+        **tail.where,
         name="ssm_conv",
     )[0]
     c = g.silu(c, name="conv_act")
@@ -126,8 +134,8 @@ def recur(s: StepGraph, layer: int, u: Value, decay: Value, beta: Value, d: Delt
         decay,
         beta,
         *where,
-        memory.state,
-        **memory.delta,
+        state.state,
+        **state.where,
         heads=d.heads,
         name="gated_delta_net",
     )[0]

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..graph import DType, Graph, TensorSpec, Value
-from ..graph.dtype import f16, f64, i32
+from ..graph.dtype import f64, i32
 from ..graph.errors import GraphError
+from .memories import (
+    PAGE,
+    REPLAY,
+    RING,
+    Capacity,
+    Heads,
+    RecurrentPart,
+    attention_states,
+    suffix,
+)
 
-PAGE = 256  # positions in a page of attention memory
+__all__ = ["CANDIDATES", "DRAFT_HEAD", "NEXT_TOKEN", "PAGE", "Capacity", "Inputs", "StepGraph"]
+__all__ += ["Pages", "StateValue", "StepShape"]
+
 # The state of programs whose passes pick their own tokens, f32 [Capacity.rows, 1]: each sequence's
 # newest token. Ids up to 2^24 are exact.
 NEXT_TOKEN = "next_token"
@@ -18,24 +31,6 @@ NEXT_TOKEN = "next_token"
 # 2^18 tokens in three launches. For requests that ask for more the host chooses.
 CANDIDATES = 64
 DRAFT_HEAD = "draft_head.weight"  # the first rows of the head, where a model was loaded with them
-
-
-@dataclass(frozen=True)
-class Capacity:
-    """The session's memory: attention pages, pages of the longest sequence, rows.
-
-    rows: of recurrent states and of NEXT_TOKEN, no fewer than sequences; window_pages: pages of the
-    layers whose attention has a window, where they have their own; planes: states kept for each
-    recurrent row, 0 for one alone; log: entries of its replay log."""
-
-    n_pages: int
-    pages_per_seq: int
-    rows: int
-    k_dtype: DType = f16
-    v_dtype: DType = f16
-    window_pages: int = 0
-    planes: int = 0
-    log: int = 0
 
 
 @dataclass(frozen=True)
@@ -81,15 +76,12 @@ class Inputs:
     out_rows: Value | None
 
 
-@dataclass(frozen=True)
-class Recurrence:
-    """A layer's recurrent memory: convolution tail and delta-net state. conv, delta: the other
-    arguments by which their ops find planes or a log, where there are any."""
+class StateValue(NamedTuple):
+    """A part of a layer's recurrent memory: its state, and the other arguments by which its op
+    finds planes or a log, where there are any."""
 
-    tail: Value
     state: Value
-    conv: dict[str, Any]
-    delta: dict[str, Any]
+    where: dict[str, Any]
 
 
 class StepGraph:
@@ -108,21 +100,32 @@ class StepGraph:
         self.g = Graph(name)
         self.shape, self.capacity, self.weights = shape, capacity, weights
         self._picks = picks
+        self._own: dict[str, Value] = {}
         n, b = shape.n_tokens, shape.n_seqs
         g = self.g
-        pages = self._pages("")
+        pages = self._pages(0)
         self.inputs = Inputs(
             tokens=self._picked() if picks else g.input("tokens", (n,), i32),
             positions=g.input("positions", (n,), i32),
             seq_offsets=g.input("seq_offsets", (b + 1,), i32),
             pages=pages,
-            window_pages=self._pages("_window") if capacity.window_pages else pages,
+            window_pages=self._pages(1) if capacity.window_pages else pages,
             state_rows=g.input("state_rows", (b,), i32),
             out_rows=g.input("out_rows", (shape.n_out,), i32) if 0 < shape.n_out != n else None,
         )
-        names = ["start", "head"] if capacity.planes else []
-        names += ["log_head", "n_replay", "n_held", "n_direct"] if capacity.log else []
-        self._kept: dict[str, Any] = {name: g.input(name, (b,), i32) for name in names}
+        names = (*(RING if capacity.planes else ()), *(REPLAY if capacity.log else ()))
+        self._kept: dict[str, Any] = {name: self.input(name, (b,)) for name in names}
+
+    def input(self, name: str, shape: tuple[int, ...], dtype: DType = i32) -> Value:
+        """The input of this name, the same one whenever it is asked for: what a memory's own class
+        in the engine fills."""
+        if name not in self._own:
+            self._own[name] = self.g.input(name, shape, dtype)
+        return self._own[name]
+
+    def states(self, specs: Mapping[str, TensorSpec]) -> list[Value]:
+        """States as a MemorySpec declares them, in its order."""
+        return [self.g.state(name, spec.shape, spec.dtype) for name, spec in specs.items()]
 
     def _picked(self) -> Value:
         g, n = self.g, self.shape.n_tokens
@@ -157,11 +160,11 @@ class StepGraph:
         g.output("largest", largest)
         g.write_rows(self._newest, g.cast(token, to="f32"), g.input("next_slots", (n,), i32))
 
-    def _pages(self, suffix: str) -> Pages:
-        n, b = self.shape.n_tokens, self.shape.n_seqs
+    def _pages(self, window: int) -> Pages:
+        n, b, end = self.shape.n_tokens, self.shape.n_seqs, suffix(window)
         return Pages(
-            self.g.input(f"kv_rows{suffix}", (n,), i32),
-            self.g.input(f"block_table{suffix}", (b, self.capacity.pages_per_seq), i32),
+            self.input(f"kv_rows{end}", (n,)),
+            self.input(f"block_table{end}", (b, self.capacity.pages_per_seq)),
         )
 
     def has(self, name: str) -> bool:
@@ -178,36 +181,17 @@ class StepGraph:
         """The pages of a layer with this window, 0 for none."""
         return self.inputs.window_pages if window else self.inputs.pages
 
-    def cache(
-        self, layer: int, n_head_kv: int, dim_k: int, dim_v: int, window: int = 0
-    ) -> tuple[Value, Value]:
-        """Key and value pools of a layer: [pages * PAGE, n_head_kv, dim]."""
-        c = self.capacity
-        rows = (c.window_pages if window and c.window_pages else c.n_pages) * PAGE
-        return (
-            self.g.state(f"cache_k.{layer}", (rows, n_head_kv, dim_k), c.k_dtype),
-            self.g.state(f"cache_v.{layer}", (rows, n_head_kv, dim_v), c.v_dtype),
-        )
+    def cache(self, layer: int, heads: Heads, window: int = 0) -> tuple[Value, Value]:
+        """Key and value pools of a layer: [pages * PAGE, heads, dim]."""
+        k, v = self.states(attention_states(layer, heads, window, self.capacity))
+        return k, v
 
-    def recurrent(
-        self, layer: int, tail: int, state: int, conv_entry: int, delta_entry: int
-    ) -> Recurrence:
-        """A layer's convolution tail and delta-net state, f32 [rows, size] or [rows, planes,
-        size]; entries: elements of one token in their logs, f32 [rows, log, entry]."""
-        c = self.capacity
-        planes = (c.planes,) if c.planes else ()
-
-        def kept(name: str, size: int) -> Value:
-            return self.g.state(f"{name}.{layer}", (c.rows, *planes, size))
-
-        def log(name: str, entry: int) -> dict[str, Any]:
-            if not c.log:
-                return self._kept
-            return {"log": self.g.state(f"{name}.{layer}", (c.rows, c.log, entry)), **self._kept}
-
-        return Recurrence(
-            kept("conv_state", tail),
-            kept("ssm_state", state),
-            log("conv_log", conv_entry),
-            log("ssm_log", delta_entry),
-        )
+    def recurrent(self, layer: int, parts: Sequence[RecurrentPart]) -> list[StateValue]:
+        """A layer's recurrent memory, part by part."""
+        c, found = self.capacity, list[StateValue]()
+        for part in parts:
+            (state,) = self.states(dict([part.state(layer, c)]))
+            log = self.states(dict([part.log(layer, c)])) if c.log else []
+            named = dict(zip(("log",), log, strict=False))
+            found.append(StateValue(state, {**named, **self._kept}))
+        return found

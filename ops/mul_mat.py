@@ -25,6 +25,14 @@ WEIGHT_TYPES = (
 QUANTISED_PRODUCT = 2e-4
 
 
+def rows_with_nan(n: int, k: int) -> np.ndarray:
+    """f32 [n, k] for cases: row 1 is NaN of all kinds, and row 2 of n or more has one NaN."""
+    x = np.sin(np.arange(n * k, dtype=np.float32)).reshape(n, k)
+    x[1].view(np.uint32)[:] = np.resize(np.array([0x7FFFFFFF, 0x7FC00000, 0xFFC00001]), k)
+    x[2, k // 3] = np.nan
+    return x
+
+
 @register
 class MulMat(Op):
     """y[..., m] = sum over k of x[..., k] * w[m, k]
@@ -85,6 +93,9 @@ class MulMat(Op):
         for of in ("f16", "bf16", "q8_0", "q4_k"):
             x = f32(2, 512, lo=-3e5, hi=3e5)
             yield Case(f"large,{of}", x=x, w=rand(of, 33, 512, lo=-8, hi=8))
+        # NaN in x makes its own row NaN and no other.
+        for of in WEIGHT_TYPES:
+            yield Case(f"nan,{of}", x=fixed(rows_with_nan(3, 512)), w=rand(of, 17, 512))
         for n in (1, 4, 512):
             for of in WEIGHT_TYPES:
                 yield Case(x=f32(n, 1024), w=rand(of, 3584, 1024), tags=("perf",))

@@ -10,7 +10,7 @@ from ..graph.case import Case, f32, fixed, rand
 from ..graph.dtype import dtype
 from ..graph.op import Cost, Op, register
 from ..graph.spec import TensorSpec
-from .mul_mat import QUANTISED_PRODUCT, WEIGHT_TYPES
+from .mul_mat import QUANTISED_PRODUCT, WEIGHT_TYPES, rows_with_nan
 from .ragged import data_error, require_contiguous, require_dense_rows, require_plain
 
 
@@ -86,6 +86,10 @@ class MulMatId(Op):
         large = f32(2, 256, lo=-3e5, hi=3e5)
         ids = fixed([[0, 1], [1, 2]], "i32")
         yield Case("large,q4_k", x=large, w=rand("q4_k", 3, 33, 256, lo=-8, hi=8), ids=ids)
+        ids = fixed([[0, 1], [1, 2], [3, 0]], "i32")
+        for of in WEIGHT_TYPES:
+            w = rand(of, 4, 17, 256)
+            yield Case(f"nan,{of}", x=fixed(rows_with_nan(3, 256)), w=w, ids=ids)
         yield _case("f16", 0, 2, 4, 17, 64)
         for of in ("f16", "q8_0", "q4_k"):
             for n in (1, 4, 64):

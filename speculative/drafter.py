@@ -5,8 +5,7 @@ through `begin` (its whole text is replaced), `observe` (tokens were committed) 
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 import numpy as np
 
 from ..graph.errors import GraphError, RequestError
+from ..graph.op import scan
 
 if TYPE_CHECKING:
     from ..engine import Model
@@ -127,12 +127,14 @@ def register_drafter(cls: D) -> D:
     return cls
 
 
+def scan_drafters() -> None:
+    """Import every file of this folder, so that its drafters register themselves."""
+    scan(__package__, sys.modules[__package__].__path__)
+
+
 def find_drafter(name: str) -> type[Drafter]:
     """The class of this name. Raises RequestError listing the known ones."""
-    from .. import speculative
-
-    for info in sorted(pkgutil.iter_modules(speculative.__path__), key=lambda m: m.name):
-        importlib.import_module(f"{speculative.__name__}.{info.name}")
+    scan_drafters()
     if name not in DRAFTERS:
         known = ", ".join(sorted(DRAFTERS, key=lambda n: DRAFTERS[n].priority))
         raise RequestError(f"drafter {name!r} is not known; known: {known}")

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-
 from ..graph import plugins
-from .drafter import DRAFTERS
+from .drafter import DRAFTERS, scan_drafters
 
 
 def known_drafters() -> list[str]:
     """The names of all drafters, those of other packages included, in the order in which they are
     asked. Raises what `load_plugins` raises."""
-    from .. import speculative
-
-    for info in sorted(pkgutil.iter_modules(speculative.__path__), key=lambda m: m.name):
-        importlib.import_module(f"{speculative.__name__}.{info.name}")
+    scan_drafters()
     plugins.load_plugins(plugins.DRAFTERS)
     return sorted(DRAFTERS, key=lambda name: DRAFTERS[name].priority)

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..engine.captured import Captured, CapturingRunner
 from ..engine.sequences import Sequences
-from ..engine.session_plan import RECURRENT, SessionPlan
+from ..engine.session_plan import SessionPlan
 from ..graph import DType
 from ..graph.codec import decode
 from .check import Check, Parting, Recorded, play
@@ -122,7 +122,7 @@ class _Search:
         for name in sorted(ours.keys() & theirs.keys(), key=_order):
             spec = plain.pools.specs[name]
             a, b, first = _rows(name, ours[name], theirs[name], plain.length())
-            shape = spec.shape[-1:] if name.startswith(RECURRENT) else spec.shape[1:]
+            shape = spec.shape[-1:] if ours[name].ndim == 1 else spec.shape[1:]
             for i in range(len(a)):
                 found = _unlike(a[i], b[i], spec.dtype, shape, self.tolerance)
                 if found:
@@ -237,7 +237,7 @@ def _rows(
     name: str, a: np.ndarray, b: np.ndarray, length: int
 ) -> tuple[np.ndarray, np.ndarray, int]:
     """Rows that both hold, and the number of the first."""
-    if name.startswith(RECURRENT):
+    if a.ndim == 1:  # a sequence's one state, not a row for each token
         return a[None], b[None], 0
     n = min(len(a), len(b))
     return a[len(a) - n :], b[len(b) - n :], length - n

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -41,14 +42,32 @@ def run_cli(capsys: pytest.CaptureFixture[str], *arguments: object) -> Outcome:
 
 
 @contextmanager
+def default_signals() -> Iterator[None]:
+    """Children that start in the block take signals as they do in a terminal.
+
+    What a process ignores its children ignore, too, and a shell starts commands behind `&` or under
+    nohup so. What it handles is back at the default in what it executes."""
+    numbers = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM)
+    ignored = [n for n in numbers if signal.getsignal(n) == signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, lambda *_: None)
+    try:
+        yield
+    finally:
+        for number in ignored:
+            signal.signal(number, signal.SIG_IGN)
+
+
+@contextmanager
 def start_cli(*arguments: object, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """A command line in a process of its own, its outputs piped unless told otherwise; it does
-    not outlive the block."""
+    """A command line in a process of its own, its outputs piped unless told otherwise, signals as
+    in a terminal; it does not outlive the block."""
     cleared = ("RIVERRUN_DEBUG", "PYTHONUNBUFFERED")
     environment = {k: v for k, v in os.environ.items() if k not in cleared}
     command = [sys.executable, "-m", "riverrun.tools.main", *map(str, arguments)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen(command, env=environment, **{**pipes, **options})
+    with default_signals():
+        process = subprocess.Popen(command, env=environment, **{**pipes, **options})
     try:
         yield process
     finally:

@@ -36,7 +36,7 @@ def check_edges(op: str, x: np.ndarray, signed: np.ndarray) -> None:
     np.testing.assert_array_equal(bits(alone), bits(got))
 
 
-def check_rows(op: str, arrays: Sequence[np.ndarray], attributes: dict[str, Any]) -> None:
+def check_row_bits(op: str, arrays: Sequence[np.ndarray], attributes: dict[str, Any]) -> None:
     """A row has the same bits alone and among up to 259 others, with 1 and 2 threads. arrays:
     inputs of 260 rows each."""
 
@@ -48,12 +48,10 @@ def check_rows(op: str, arrays: Sequence[np.ndarray], attributes: dict[str, Any]
     for threads in (1, 2):
         for n in SIZES:
             wanted = n % ALONE
-            company = [
-                np.concatenate([a[100 : 100 + n - 1], a[wanted : wanted + 1]]) for a in arrays
-            ]
-            company = [np.roll(a, n // 2, axis=0) for a in company]
+            among = [np.concatenate([a[100 : 100 + n - 1], a[wanted : wanted + 1]]) for a in arrays]
+            among = [np.roll(a, n // 2, axis=0) for a in among]
             at = (n - 1 + n // 2) % n
-            for got, want in zip(run(*company, threads=threads), alone[wanted], strict=True):
+            for got, want in zip(run(*among, threads=threads), alone[wanted], strict=True):
                 np.testing.assert_array_equal(bits(got[at]), bits(want[0]), err_msg=f"n={n}")
 
 

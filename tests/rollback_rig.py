@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import riverrun as rr
+from riverrun.engine.memory import PagedKV
 from riverrun.engine.session import Session
 from tiny_models import N_VOCAB, VARIANTS
 
 STRATEGIES = ("replay", "snapshots", "checkpoint:host", "checkpoint:device")
-RECURRENT = ("conv_state.", "ssm_state.")
 # Of the weights; emulated kernels are quickest with blocks.
 STORED = {"cuda": "q8_0"}
 _files = tempfile.TemporaryDirectory()
@@ -49,8 +49,8 @@ class Plain:
         self._logits: list[np.ndarray] = []
 
     def _now(self) -> dict[str, np.ndarray]:
-        memory = self._session.sequences.storage.recurrent
-        return memory.save(0) if memory else {}
+        parts = self._session.memory.parts
+        return {k: v for p in parts if not isinstance(p, PagedKV) for k, v in p.save(0).items()}
 
     def _reach(self, n: int) -> None:
         while len(self._logits) < n:
@@ -65,7 +65,8 @@ class Plain:
     def state(self, n: int) -> dict[str, np.ndarray]:
         """What memory holds after the first n tokens."""
         self._reach(n)
-        kept = [cache.save(0) for cache in self._session.sequences.storage.caches]
+        parts = self._session.memory.parts
+        kept = [part.save(0) for part in parts if isinstance(part, PagedKV)]
         return {k: v[:n] for arrays in kept for k, v in arrays.items()} | self._recurrent[n]
 
 

@@ -16,10 +16,9 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from .main import INTERRUPTED
+from .exit_codes import BROKEN_PIPE, FAILED, INTERRUPTED, OK, USAGE
 from .messages import complain, note, silence
 
-OK, FAILED, USAGE, BROKEN_PIPE = 0, 1, 2, 128 + 13
 COMPLETION = "_RIVERRUN_COMPLETE"
 PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
 # typer exports only this leaf of its tree of usage errors.
@@ -54,6 +53,13 @@ COMMANDS = {
         "bench_spec",
         "Measure speculative decoding against plain decoding, each figure beside a check that the "
         "tokens are the same; exit with 1 when a check fails.",
+    ),
+    "bench batch": Entry(
+        "bench_batch",
+        "bench_batch",
+        "Measure tokens per second of several requests that decode at once, beside what bare "
+        "passes of as many rows give in the same run, and the time that a step spends outside its "
+        "passes.",
     ),
     "perplexity": Entry(
         "perplexity", "perplexity", "Cut a text into chunks and score the second half of each."

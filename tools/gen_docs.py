@@ -1,7 +1,8 @@
-"""Writes docs/ops.md from the registry of ops and the table of kernels.
+"""Writes docs/ops.md from the registry of ops and the table of kernels, and docs/options.md from
+the options of the commands.
 
-`python -m riverrun.tools.gen_docs` in a checkout rewrites it; with --check it exits with 1 when
-the file is out of date. The kernels are those of an x86-64 build, which has the most levels."""
+`python -m riverrun.tools.gen_docs` in a checkout rewrites them; with --check it exits with 1 when
+one is out of date. The kernels are those of an x86-64 build, which has the most levels."""
 
 from __future__ import annotations
 
@@ -17,6 +18,8 @@ from ..bench.op_support import support_table
 from ..graph.case import op_cases
 from ..graph.op import Op
 from ..ops import OPS
+from . import option_docs
+from .dispatch import COMMANDS
 from .generated import write_or_check
 
 PAGE = Path("docs/ops.md")
@@ -146,11 +149,18 @@ def generate() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write or check; the exit code."""
+    """Write or check both pages; the exit code."""
+    holds = f"{len(COMMANDS)} commands"
+    page = option_docs.generate()
+    options = write_or_check(option_docs.PAGE, page, holds, "make docs", arguments)
+    return max(options, _ops(arguments))
+
+
+def _ops(arguments: list[str]) -> int:
     if platform.machine() not in ("x86_64", "AMD64"):
         print(f"{PAGE} lists the kernels of an x86-64 build, which this is not", file=sys.stderr)
         return 0 if "--check" in arguments else 1
-    return write_or_check(PAGE, generate(), "make docs", arguments)
+    return write_or_check(PAGE, generate(), f"{len(OPS)} ops", "make docs", arguments)
 
 
 if __name__ == "__main__":

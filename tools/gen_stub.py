@@ -59,7 +59,7 @@ def generate() -> str:
 
 def main(arguments: list[str]) -> int:
     """Write or check; the exit code."""
-    return write_or_check(STUB, generate(), "make stub", arguments)
+    return write_or_check(STUB, generate(), f"{len(OPS)} ops", "make stub", arguments)
 
 
 if __name__ == "__main__":

@@ -42,8 +42,8 @@ class Loading:
         "-t",
         "--threads",
         metavar="THREADS",
-        help="Processor threads.",
-        shown="what affinity and the cgroup quota allow",
+        help="Processor threads, up to one for each processor.",
+        shown="the physical cores that affinity and the cgroup quota allow",
         check=integer(1, MOST_THREADS),
     )
     device: str = option(

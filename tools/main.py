@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-INTERRUPTED = 128 + 2
+from .exit_codes import INTERRUPTED
 
 
 def main(argv: Sequence[str] | None = None) -> int:

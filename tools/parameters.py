@@ -24,6 +24,7 @@ import typer
 
 from ..graph.errors import RiverrunError
 from ..graph.fields import DECLARED, Option, options_of
+from .wording import in_command_words
 
 T = TypeVar("T")
 _TYPES: dict[str, type] = {"int": int, "float": float, "str": str, "bool": bool, "Path": Path}
@@ -92,18 +93,19 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     hints = typing.get_type_hints(function, include_extras=True)
     parameters: list[inspect.Parameter] = []
     groups: list[Group] = []
+    own: list[str] = []
     for name, plain in inspect.signature(function).parameters.items():
         group = group_of(name, hints[name])
         if group:
             groups.append(group)
             parameters += group.parameters()
         else:
+            own.append(name)
             kind = inspect.Parameter.KEYWORD_ONLY
             parameters.append(plain.replace(annotation=hints[name], kind=kind))
 
     def call(**typed: Any) -> None:
         made = {group.name: group.collect(typed) for group in groups}
-        own = inspect.signature(function).parameters.keys() & typed.keys() - made.keys()
         function(**made, **{name: typed[name] for name in own})
 
     call.__name__, call.__doc__, call.__module__ = (
@@ -113,6 +115,12 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     )
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {p.name: p.annotation for p in parameters}
+    call.checks = {  # type: ignore[attr-defined]
+        parameter_name(each, option): option.limits
+        for group in groups
+        for each, option in group.offer.options(group.cls)
+        if option.limits
+    }
     return call
 
 
@@ -133,7 +141,7 @@ def usage_errors(hint: str | None = None) -> Iterator[None]:
     try:
         yield
     except RiverrunError as error:
-        raise typer.BadParameter(str(error), param_hint=hint) from None
+        raise typer.BadParameter(in_command_words(str(error)), param_hint=hint) from None
 
 
 def parameter_name(each: Field[Any], option: Option) -> str:
@@ -156,6 +164,8 @@ def typed_as(each: Field[Any], option: Option) -> type:
     if option.kind:
         return option.kind
     name = str(each.type).split("|")[0].strip()
+    if option.read is None and name not in _TYPES:
+        raise TypeError(f"option of field {each.name}: a {name} needs `read` or `kind`")
     return str if option.read else _TYPES[name]
 
 
@@ -199,10 +209,8 @@ def _value(each: Field[Any], option: Option, typed: Any) -> Any:
         return _no_value(each, option)
     if option.unset is not None and typed == option.unset:
         return None
-    value = typed
-    if option.read:
-        value = _read(option, typed)
-    fault = option.check.fault(value) if option.check else ""
+    value = _read(option, option.read, typed) if option.read else typed
+    fault = option.limits.fault(value) if option.limits else ""
     if fault:
         raise typer.BadParameter(f"{each.name}: {fault}", param_hint=option.label)
     return value
@@ -214,13 +222,13 @@ def _no_value(each: Field[Any], option: Option) -> Any:
     return each.default_factory() if each.default_factory is not MISSING else None
 
 
-def _read(option: Option, typed: Any) -> Any:
+def _read(option: Option, read: Callable[[Any], Any], typed: Any) -> Any:
     """What `read` makes of the texts, which have to be Unicode."""
     texts = typed if isinstance(typed, list) else [typed]
     for text in texts:
         check_unicode(option.label, text)
     try:
-        return option.read(typed) if option.read else typed
+        return read(typed)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=option.label) from None
 

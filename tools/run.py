@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import typer
@@ -46,18 +46,23 @@ class Prompt:
 
         Raises typer.BadParameter unless one is given, RequestError for a file that cannot be
         read."""
-        given = [value for value in (self.text, self.file, self.tokens) if value is not None]
-        text = None
+        given = sum(value is not None for value in (self.text, self.file, self.tokens))
+        if given > 1:
+            raise self._wrong("both" if given == 2 else "all")
+        text = self.text
         if self.text == STANDARD_INPUT or (not given and piped()):
             text = read_input("-p")
         elif self.file is not None:
             text = read_text(self.file, "-f")
-        if len(given) != 1 and not (text and not given):
-            counted = "neither" if not given else "both" if len(given) == 2 else "all"
-            raise typer.BadParameter(
-                f"give one of them, got {counted}", param_hint="-p / -f / --tokens"
-            )
-        return self if text is None else replace(self, text=text.removesuffix("\n"), file=None)
+        if not given and not text:
+            raise self._wrong("neither")
+        if text is None or text is self.text:
+            return self
+        return Prompt(text.removesuffix("\n"))
+
+    @staticmethod
+    def _wrong(got: str) -> Exception:
+        return typer.BadParameter(f"give one of them, got {got}", param_hint="-p / -f / --tokens")
 
     def ids(self, model: Model) -> Sequence[int]:
         """The token ids."""

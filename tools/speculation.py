@@ -11,6 +11,7 @@ import typer
 from ..engine import Model
 from ..engine.offload import Offload
 from ..engine.session_plan import SessionOptions
+from ..graph.plugins import DRAFTERS, load_plugins
 from ..speculative import Speculation
 from .loading import Loading, load_model
 from .parameters import Chosen
@@ -43,6 +44,7 @@ class Drafting:
 
     def check(self) -> None:
         """Raise typer.BadParameter for what is wrong before any file is opened."""
+        load_plugins(DRAFTERS)
         self.session.make()
         if self.kinds:
             self._speculation(None)

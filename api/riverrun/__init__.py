@@ -18,7 +18,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 if _TYPE_CHECKING:
-    from .public import *  # noqa: F403
+    from .public import (
+        Generation,
+        Graph,
+        Model,
+        Result,
+        SamplerParams,
+        Session,
+        Speculation,
+        compile,
+        devices,
+        errors,
+        load,
+        ops,
+    )
 
     __version__: str
 

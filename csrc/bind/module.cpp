@@ -2,6 +2,7 @@
 
 #include "convert.hpp"
 #include "probe.hpp"
+#include "thread_share.hpp"
 
 using namespace riverrun;
 
@@ -50,8 +51,20 @@ PYBIND11_MODULE(_cpu, m) {
       .def_property_readonly("workspace_bytes", &Plan::workspace_bytes)
       .def("bind", &bind, py::keep_alive<0, 2>(), py::keep_alive<0, 3>());
   py::register_exception<ThreadLimit>(m, "ThreadLimit", PyExc_RuntimeError);
+  py::class_<ThreadShare>(m, "ThreadShare")
+      .def(py::init<int>(), py::arg("most"))
+      .def_property_readonly("threads", &ThreadShare::threads)
+      .def(
+          "learn",
+          [](ThreadShare& share, uintptr_t job, int64_t took, int64_t slept) {
+            using std::chrono::nanoseconds;
+            share.learn(reinterpret_cast<void*>(job), nanoseconds(took), nanoseconds(slept));
+          },
+          py::arg("job"), py::arg("took"), py::arg("slept"),
+          "Note a job that took so many nanoseconds, of which thread 0 slept a part.");
   py::class_<ThreadPool, std::shared_ptr<ThreadPool>>(m, "ThreadPool")
-      .def(py::init<int>(), py::arg("n_threads"), py::call_guard<py::gil_scoped_release>())
+      .def(py::init<int, bool>(), py::arg("n_threads"), py::arg("all") = false,
+           py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("size", &ThreadPool::size);
   py::class_<BoundPlan, std::shared_ptr<BoundPlan>>(m, "BoundPlan")
       .def(

@@ -156,7 +156,7 @@ BoundPlan::BoundPlan(std::shared_ptr<const Plan> plan, const std::vector<Buffer>
     step.view.outputs = tensors_[n].data() + step.view.n_inputs;
     steps_.push_back(step);
   }
-  // Two single-thread nodes in a row run on the same thread and need no meeting between them.
+  // Two single-thread nodes in a row run on the same thread and need no barrier between them.
   for (size_t n = 0; n + 1 < steps_.size(); ++n)
     steps_[n].sync = steps_[n].tasks > 1 || steps_[n + 1].tasks > 1;
 }
@@ -169,7 +169,6 @@ std::string BoundPlan::run(ThreadPool& pool, int64_t rows, std::vector<int64_t>*
   taken_[0].store(0);
   between_.reset();  // fork() may have left it in the middle of a run
   inside_.reset();
-  n_threads_ = pool.size();
   nanoseconds_ = nanoseconds;
   if (nanoseconds) nanoseconds->assign(steps_.size(), 0);
   try {
@@ -182,8 +181,8 @@ std::string BoundPlan::run(ThreadPool& pool, int64_t rows, std::vector<int64_t>*
   return node.data->op() + ": " + message_ + " [" + node.label + "]";
 }
 
-void BoundPlan::job(void* self, int thread) {
-  static_cast<BoundPlan*>(self)->run_thread(thread);
+void BoundPlan::job(void* self, int thread, int n_threads) {
+  static_cast<BoundPlan*>(self)->run_thread(thread, n_threads);
 }
 
 void BoundPlan::barrier(const rr_exec* exec) {
@@ -206,7 +205,7 @@ int64_t BoundPlan::take(const rr_exec* exec) {
   return self->taken_[impl->step & 1].fetch_add(1, std::memory_order_relaxed);
 }
 
-void BoundPlan::run_thread(int thread) {
+void BoundPlan::run_thread(int thread, int n_threads) {
   ExecImpl impl{this, 0, 1};
   rr_exec exec{sizeof(rr_exec),
                thread,
@@ -219,18 +218,19 @@ void BoundPlan::run_thread(int thread) {
                &BoundPlan::take};
   for (size_t n = 0; n < steps_.size(); ++n) {
     const Step& step = steps_[n];
-    const int participants = std::min(step.tasks, n_threads_);
+    const int participants = std::min(step.tasks, n_threads);
     const int64_t began = nanoseconds_ && thread == 0 ? now_ns() : 0;
-    // Nobody takes numbers of the next node yet: a meeting, or this same thread, lies before it.
+    // No thread takes numbers of the next node yet: a barrier comes first, or this thread runs it.
     if (thread == 0) taken_[(n + 1) & 1].store(0, std::memory_order_relaxed);
-    // Only a chain of single-thread nodes gets here after a failure: there is no meeting in it.
+    // After a failure only single-thread nodes without a barrier between them come here, so that
+    // none is skipped.
     const bool alive = failed_.load(std::memory_order_acquire) >= static_cast<int64_t>(n);
     if (thread < participants && alive) {
       impl.step = static_cast<int64_t>(n);
       impl.participants = exec.n_threads = participants;
       step.kernel->run(&step.view, &exec);
     }
-    if (step.sync) between_.wait(n_threads_);
+    if (step.sync) between_.wait(n_threads);
     if (nanoseconds_ && thread == 0) (*nanoseconds_)[n] = now_ns() - began;
     // A failure of a later node, seen early by a slow thread, must not stop it before the others.
     if (step.sync && failed_.load(std::memory_order_acquire) <= static_cast<int64_t>(n)) return;

@@ -95,11 +95,11 @@ class BoundPlan {
     int32_t tasks;
     bool rowwise, sync;
   };
-  static void job(void* self, int thread);
+  static void job(void* self, int thread, int n_threads);
   static void barrier(const rr_exec* exec);
   static void fail(const rr_exec* exec, const char* message);
   static int64_t take(const rr_exec* exec);
-  void run_thread(int thread);
+  void run_thread(int thread, int n_threads);
 
   std::shared_ptr<const Plan> plan_;
   std::vector<std::vector<rr_tensor>> tensors_;
@@ -111,7 +111,6 @@ class BoundPlan {
   std::mutex message_lock_;
   std::string message_;
   std::atomic<int64_t> failed_{0};
-  int n_threads_ = 1;
   std::vector<int64_t>* nanoseconds_ = nullptr;
 };
 

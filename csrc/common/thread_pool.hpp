@@ -34,23 +34,28 @@ class Barrier {
 
 class ThreadPool {
  public:
-  // Throws ThreadLimit, with the number of threads that could be started.
-  explicit ThreadPool(int n_threads);
+  // What every thread of a job runs; n_threads take part.
+  using Job = void (*)(void* context, int thread, int n_threads);
+
+  // all: every job uses all threads, even where fewer would be faster because other processes use
+  // the processors. Throws ThreadLimit, with the number of threads that could be started.
+  explicit ThreadPool(int n_threads, bool all = false);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int size() const { return n_threads_; }
-  // Runs job(context, thread) on every thread and returns when all are done. One job at a time.
-  // In a process made by fork(), which has none of its parent's threads, the first call starts
-  // them anew, and may throw ThreadLimit.
-  void run(void (*job)(void* context, int thread), void* context);
+  // Runs job(context, thread, n_threads) on threads 0 to n_threads - 1, size() at most, and returns
+  // when all are done. One job at a time. In a process made by fork(), which has none of its
+  // parent's threads, the first call starts them anew, and may throw ThreadLimit.
+  void run(Job job, void* context);
 
  private:
   class Workers;
   Workers& workers();
 
   const int n_threads_;
+  const bool all_;
   std::atomic<Workers*> workers_{nullptr};
 };
 

@@ -20,7 +20,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kTurnsBetweenClocks = 32;  // reading the clock costs about as much as these
-constexpr unsigned kTrial = 32;
+constexpr unsigned kTrial = 32;          // every so many waits in vain
+constexpr unsigned kFewestSpins = 3;     // a 64th of the time
+
+thread_local Signal::Duration slept_here{0};
 
 inline void relax() {
 #if defined(__x86_64__)
@@ -33,29 +36,37 @@ inline void relax() {
 }  // namespace
 
 // Whether the value became another one within that time.
-bool Signal::spins(uint32_t seen, int64_t nanoseconds) const {
-  Clock::time_point end{};
-  for (;;) {
+bool Signal::spins(uint32_t seen, Duration most) const {
+  const Clock::time_point unset{};
+  for (Clock::time_point end = unset;;) {
     for (int turn = 0; turn < kTurnsBetweenClocks; ++turn) {
       if (value() != seen) return true;
       relax();
     }
     const Clock::time_point now = Clock::now();
-    if (end == Clock::time_point{}) end = now + std::chrono::nanoseconds(nanoseconds);
+    if (end == unset) end = now + most;
     if (now >= end) return false;
   }
 }
 
-// Who is waited for may need this very core, or have lost its own to another process: then spinning
-// takes time from it. So waits that spun in vain make the next ones spin less; now and then one
-// tries for the whole time, and where that helps, the next ones do too.
+// A wait that ended soon after its thread went to sleep may have ended because it did so: then the
+// threads are more than the processors left to them, and whoever spins takes time from the one it
+// waits for. So the next waits spin less; now and then one tries for the whole time, and where that
+// helps, the others do too.
 void Signal::wait(uint32_t seen) {
   if (value() != seen) return;
   const unsigned vain = vain_.load(std::memory_order_relaxed);
-  const int64_t most = vain % kTrial == 0 ? patience_ : patience_ >> std::min(2 * vain, 8u);
-  if (spins(seen, most)) return vain_.store(0, std::memory_order_relaxed);
-  vain_.store(vain + 1, std::memory_order_relaxed);
+  const int less = vain % kTrial == 0 ? 0 : static_cast<int>(std::min(vain, kFewestSpins));
+  if (spins(seen, patience_ / (1 << 2 * less))) return vain_.store(0, std::memory_order_relaxed);
+  const Clock::time_point asleep = Clock::now();
   sleep(seen);
+  const Duration took = Clock::now() - asleep;
+  slept_here += took;
+  if (took < patience_) vain_.store(vain + 1, std::memory_order_relaxed);
+}
+
+Signal::Duration Signal::slept() {
+  return slept_here;
 }
 
 #if defined(__linux__)

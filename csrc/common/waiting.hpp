@@ -15,8 +15,10 @@ namespace riverrun {
 // A number that threads wait on. Not copied, not moved: threads may sleep on its address.
 class Signal {
  public:
+  using Duration = std::chrono::nanoseconds;
+
   // patience: how long a wait may spin before it sleeps.
-  explicit Signal(std::chrono::nanoseconds patience) : patience_(patience.count()) {}
+  explicit Signal(Duration patience) : patience_(patience) {}
   Signal(const Signal&) = delete;
   Signal& operator=(const Signal&) = delete;
 
@@ -25,15 +27,17 @@ class Signal {
   void set(uint32_t value);
   // Returns once the value is not `seen`.
   void wait(uint32_t seen);
+  // How long the calling thread has slept in waits, of all signals.
+  static Duration slept();
 
  private:
-  bool spins(uint32_t seen, int64_t nanoseconds) const;
+  bool spins(uint32_t seen, Duration most) const;
   void sleep(uint32_t seen);
 
   alignas(64) std::atomic<uint32_t> value_{0};
   std::atomic<int> sleepers_{0};
-  const int64_t patience_;
-  std::atomic<unsigned> vain_{0};  // waits in a row that spun for nothing
+  const Duration patience_;
+  std::atomic<unsigned> vain_{0};  // waits in a row for which spinning was of no use
 #if !defined(__linux__)
   std::mutex lock_;
   std::condition_variable changed_;

@@ -124,8 +124,10 @@ RR_INLINE void quantise_four(const float* const (&at)[4], uint8_t* const (&to)[4
     low[i] = fold(W::kHalves ? a : a + b, Sum());
     if (W::kHalves) high[i] = fold(b, Sum());
   }
-  const i4x32 low_sums = (i4x32)across(low, Sum());
-  const i4x32 high_sums = W::kHalves ? (i4x32)across(high, Sum()) : i4x32{};
+  // Where the scale is NaN the integers are any, and their sums could leave the range of int32.
+  const u4x32 known = (u4x32)(s.scale == s.scale);
+  const i4x32 low_sums = (i4x32)(across(low, Sum()) & known);
+  const i4x32 high_sums = W::kHalves ? (i4x32)(across(high, Sum()) & known) : i4x32{};
   i4x32 words[W::kExtras];
   W::extras(s.scale, low_sums, high_sums, words);
   for (int i = 0; i < 4; ++i) {

@@ -45,14 +45,12 @@ BoundCuda::BoundCuda(std::shared_ptr<const Plan> plan, std::shared_ptr<Card> car
   }
   card_->use();
   if (recorded) record();
-  must(cudaEventCreateWithFlags(&done_, cudaEventDisableTiming), "making an event");
+  must(cudaEventCreateWithFlags(done_.out(), cudaEventDisableTiming), "making an event");
 }
 
 BoundCuda::~BoundCuda() {
   cudaSetDevice(card_->index());
   cudaStreamSynchronize(card_->stream());
-  if (graph_) cudaGraphExecDestroy(graph_);
-  if (done_) cudaEventDestroy(done_);
 }
 
 // Relaxed, because a kernel that is met for the first time may have to be loaded, which calls that
@@ -68,7 +66,7 @@ void BoundCuda::record() {
     throw;
   }
   must(cudaStreamEndCapture(card_->stream(), &graph), "recording a graph");
-  const cudaError_t status = cudaGraphInstantiate(&graph_, graph, 0);
+  const cudaError_t status = cudaGraphInstantiate(graph_.out(), graph, 0);
   cudaGraphDestroy(graph);
   must(status, "instantiating a graph");
   must(cudaGraphUpload(graph_, card_->stream()), "uploading a graph");

@@ -12,6 +12,23 @@
 
 namespace riverrun {
 
+// A handle of the CUDA runtime that is destroyed with its owner, also when a constructor throws.
+template <class Handle, cudaError_t (*destroy)(Handle)>
+class Owned {
+ public:
+  Owned() = default;
+  ~Owned() {
+    if (handle_) destroy(handle_);
+  }
+  Owned(const Owned&) = delete;
+  Owned& operator=(const Owned&) = delete;
+  operator Handle() const { return handle_; }
+  Handle* out() { return &handle_; }
+
+ private:
+  Handle handle_ = nullptr;
+};
+
 // A part of a card's memory.
 struct Region {
   std::shared_ptr<CardMemory> memory;
@@ -74,8 +91,8 @@ class BoundCuda {
   Prepared prepared_ = {};
   std::vector<std::vector<rr_tensor>> tensors_;
   std::vector<rr_node> views_;
-  cudaGraphExec_t graph_ = nullptr;
-  cudaEvent_t done_ = nullptr;
+  Owned<cudaGraphExec_t, &cudaGraphExecDestroy> graph_;
+  Owned<cudaEvent_t, &cudaEventDestroy> done_;
 };
 
 }  // namespace riverrun

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 # llama.cpp refuses more than 2000.
 _MAX_TIMES = 100_000
+LAST_CHARACTER = 0x10FFFF
 _EXCERPT = 60
 _SPACE = re.compile(r"(?:[ \t]|#[^\r\n]*)+")
 _NAME = re.compile(r"[\w-]+")
@@ -46,13 +47,15 @@ class Token:
     """kind: name, define, text, class, open, close, bar, repeat, newline or end.
 
     at: index into the grammar. text: as it stands there. value: of name the name, of text its
-    characters without escapes, of class a regular expression in Lark. times: of repeat, how often
-    at least and at most, None for any number."""
+    characters without escapes, of class a regular expression in Lark. ranges: of class, the first
+    and the last code point of each range of characters in it, ascending. times: of repeat, how
+    often at least and at most, None for any number."""
 
     kind: str
     at: int
     text: str
     value: str = ""
+    ranges: tuple[tuple[int, int], ...] = ()
     times: tuple[int, int | None] = (1, 1)
 
 
@@ -83,7 +86,7 @@ def _token(text: str, at: int) -> tuple[Token, int]:
     if sign in _REPEATS:
         return Token("repeat", at, sign, times=_REPEATS[sign]), at + 1
     if sign == ".":
-        return Token("class", at, sign, "/(?s:.)/"), at + 1
+        return Token("class", at, sign, "/(?s:.)/", ((0, LAST_CHARACTER),)), at + 1
     if sign in _READERS:
         return _READERS[sign](text, at)
     name = _NAME.match(text, at)
@@ -121,7 +124,7 @@ def _class(text: str, start: int) -> tuple[Token, int]:
     at = start + 1
     negated = text[at : at + 1] == "^"
     at += negated
-    ranges: list[str] = []
+    ranges: list[tuple[int, int]] = []
     while text[at : at + 1] != "]":
         first, after = _character(text, at, start, "this [ is never closed")
         last = first
@@ -129,12 +132,24 @@ def _class(text: str, start: int) -> tuple[Token, int]:
             last, after = _character(text, after + 1, start, "this [ is never closed")
         if last < first:
             raise GbnfError(at, f"the range {text[at:after]} ends before its start")
-        ranges.append(f"\\x{{{ord(first):x}}}-\\x{{{ord(last):x}}}")
+        ranges.append((ord(first), ord(last)))
         at = after
     if not ranges:
         raise GbnfError(start, "the class has no characters")
-    regex = f"/[{'^' * negated}{''.join(ranges)}]/"
-    return Token("class", start, text[start : at + 1], regex), at + 1
+    written = "".join(f"\\x{{{first:x}}}-\\x{{{last:x}}}" for first, last in ranges)
+    regex = f"/[{'^' * negated}{written}]/"
+    found = _complement(ranges) if negated else tuple(sorted(ranges))
+    return Token("class", start, text[start : at + 1], regex, found), at + 1
+
+
+def _complement(ranges: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    found: list[tuple[int, int]] = []
+    start = 0
+    for first, last in [*sorted(ranges), (LAST_CHARACTER + 1, 0)]:
+        if first > start:
+            found.append((start, first - 1))
+        start = max(start, last + 1)
+    return tuple(found)
 
 
 def _character(text: str, at: int, start: int, unclosed: str) -> tuple[str, int]:
@@ -161,7 +176,7 @@ def _coded_character(text: str, at: int, n_digits: int) -> tuple[str, int]:
     if len(digits) < n_digits or not set(digits) <= set(string.hexdigits):
         raise GbnfError(at, f"expected {n_digits} hexadecimal digits after {text[at : at + 2]}")
     code = int(digits, 16)
-    if 0xD800 <= code < 0xE000 or code > 0x10FFFF:
+    if 0xD800 <= code < 0xE000 or code > LAST_CHARACTER:
         raise GbnfError(at, f"{text[at:end]} is no Unicode character")
     return chr(code), end
 

@@ -55,12 +55,11 @@ def compile_constraint(tokenizer: Tokenizer, kind: str, source: Source = None) -
     def compile() -> Any:
         matcher = with_room(build)
         if matcher.is_error():
-            raise RequestError(_reason(matcher.get_error(), own_text))
+            raise RequestError(_reason(kind, source, matcher.get_error()))
         return matcher
 
     try:
         lark = with_room(lambda: KINDS[kind](source)) + _OPTIONS
-        own_text = kind == "grammar" and not is_gbnf(str(source))
         constraint = GrammarConstraint(Compiled(vocabulary, compile))
         # Finds what has no beginning, or too hard a one, before anything is generated.
         constraint.mask(np.zeros(vocabulary.n_vocab, np.float32))
@@ -80,7 +79,7 @@ def check_source(kind: str, source: Source) -> None:
             lambda: library.LLMatcher.validate_grammar(KINDS[kind](source) + _OPTIONS)
         )
         if fault:
-            raise RequestError(_reason(kind, fault))
+            raise RequestError(_reason(kind, source, fault))
     except RequestError as error:
         raise RequestError(f"{kind}: {error}") from None
 
@@ -156,9 +155,9 @@ def _check_text(source: Source, longest: int) -> str:
     return source
 
 
-def _reason(message: str, own_text: bool) -> str:
+def _reason(kind: str, source: Source, message: str) -> str:
     """The library's message; places in the text only where the text is the caller's own."""
-    if not own_text:
+    if kind != "grammar" or is_gbnf(str(source)):
         message = re.sub(r"^(?:at )?\d+\(\d+\): (?:failed to compile JSON schema: )?", "", message)
         message = message.replace('failed to parse "%json": ', "")
     return shorten(message)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...graph.errors import RequestError
+from .filling import Filler
 
 
 class Reservation(NamedTuple):
@@ -29,8 +30,18 @@ class Reservation(NamedTuple):
     again: int = 0
 
 
+class Copied(NamedTuple):
+    """What rollback has copied so far: bytes between states and host memory, seconds of all."""
+
+    host_bytes: int = 0
+    seconds: float = 0.0
+
+
 class Memory(ABC):
     """Memory of n_seqs sequences, numbered from 0."""
+
+    reruns: bool = False  # whether committed tokens run again after a rejection
+    forgets_last: bool = True  # whether the last token can go without others running again
 
     def __init__(self, n_seqs: int) -> None:
         self.n_seqs = n_seqs
@@ -52,6 +63,18 @@ class Memory(ABC):
     def unsettled(self, seq: int) -> bool:
         """Whether a pass without new tokens has something to complete."""
         return False
+
+    def fillers(self, inputs: Mapping[str, np.ndarray]) -> list[Filler]:
+        """What fills this memory's inputs of a bound plan, where it has some."""
+        return []
+
+    def copied(self) -> Copied:
+        """What rollback has cost."""
+        return Copied()
+
+    def folded(self, seq: int) -> int:
+        """Tokens of earlier passes that the last pass brought into the state."""
+        return 0
 
     @abstractmethod
     def refusal(self, batch: Sequence[Reservation]) -> str:
@@ -159,6 +182,25 @@ class Memory(ABC):
     @abstractmethod
     def _copy(self, src: int, dst: int) -> None:
         """Copy or share what src holds."""
+
+    @property
+    def reach(self) -> int | None:
+        """How many of its tokens a sequence can always forget with `remove`; None for all."""
+        return None
+
+    def keep(self, seq: int) -> dict[str, np.ndarray]:
+        """Copies, by name, of what `rewind` takes to come back to now, with nothing pending: what
+        later tokens overwrite or push out."""
+        return {}
+
+    def can_rewind(self, seq: int, start: int, arrays: Mapping[str, np.ndarray]) -> bool:
+        """Whether `rewind` can go back to `start` tokens with these arrays."""
+        return self.can_remove(seq, start)
+
+    def rewind(self, seq: int, start: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Forget committed tokens from position start on; arrays: what `keep` gave when there were
+        `start` of them. The caller has asked `can_rewind`."""
+        self._remove(seq, start)
 
     @abstractmethod
     def save(self, seq: int) -> dict[str, np.ndarray]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ...backends import Pools
-from .base import Reservation
+from .base import Copied, Reservation
 from .recurrent import RecurrentLayout, RecurrentMemory
 
 Arrays = dict[str, np.ndarray]
@@ -25,6 +25,11 @@ class Checkpoint(RecurrentMemory):
     def __init__(self, n_seqs: int, pools: Pools, states: Sequence[str], window: int = 0) -> None:
         super().__init__(n_seqs, pools, states, window)
         self._saved_at: list[int | None] = [None] * self.n_seqs
+        self._host_bytes, self._copy_s = 0, 0.0
+
+    def copied(self) -> Copied:
+        """Copies aside and back."""
+        return Copied(self._host_bytes, self._copy_s)
 
     def _prepare(self, batch: Sequence[Reservation]) -> dict[int, Arrays]:
         """By sequence, a copy of its state, where its tokens may be forgotten and the copy at hand
@@ -94,7 +99,7 @@ class Checkpoint(RecurrentMemory):
     def _timed(self, copy: Callable[[int], Arrays], seq: int) -> Arrays:
         began = time.perf_counter()
         arrays = copy(seq)
-        self.copy_s += time.perf_counter() - began
+        self._copy_s += time.perf_counter() - began
         return arrays
 
     @abstractmethod
@@ -131,7 +136,7 @@ class HostCheckpoint(Checkpoint):
         return self._counted(self._copies[seq])
 
     def _counted(self, arrays: Arrays) -> Arrays:
-        self.host_bytes += sum(array.nbytes for array in arrays.values())
+        self._host_bytes += sum(array.nbytes for array in arrays.values())
         return arrays
 
     def _reset(self, seq: int) -> None:

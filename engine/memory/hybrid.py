@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .base import Memory, Reservation
+from .base import Copied, Memory, Reservation
+from .filling import Filler
 
 
 class HybridMemory(Memory):
@@ -16,6 +17,21 @@ class HybridMemory(Memory):
     def __init__(self, parts: Sequence[Memory]) -> None:
         super().__init__(parts[0].n_seqs)
         self.parts = list(parts)
+        self.reruns = any(part.reruns for part in parts)
+        self.forgets_last = all(part.forgets_last for part in parts)
+
+    def copied(self) -> Copied:
+        """By all parts."""
+        found = [part.copied() for part in self.parts]
+        return Copied(sum(c.host_bytes for c in found), sum(c.seconds for c in found))
+
+    def fillers(self, inputs: Mapping[str, np.ndarray]) -> list[Filler]:
+        """Those of all parts."""
+        return [filler for part in self.parts for filler in part.fillers(inputs)]
+
+    def folded(self, seq: int) -> int:
+        """That of the parts which log tokens."""
+        return max(part.folded(seq) for part in self.parts)
 
     def rerun(self, seq: int) -> int:
         """What the neediest part asks for."""
@@ -70,15 +86,6 @@ class HybridMemory(Memory):
         for part in self.parts:
             part._remove(seq, start)
 
-    def rewind(self, seq: int, start: int) -> None:
-        """Take note that every part has been brought back to `start` tokens."""
-        super()._remove(seq, start)
-
-    def reset(self, seq: int) -> None:
-        """Empty it."""
-        self.lose(seq)
-        self.remove(seq, 0)
-
     def lose(self, seq: int) -> None:
         """Every part loses it."""
         super().lose(seq)
@@ -103,6 +110,26 @@ class HybridMemory(Memory):
     def _copy(self, src: int, dst: int) -> None:
         for part in self.parts:
             part.copy(src, dst)
+
+    @property
+    def reach(self) -> int | None:
+        """That of the part which reaches least."""
+        found = [part.reach for part in self.parts if part.reach is not None]
+        return min(found, default=None)
+
+    def keep(self, seq: int) -> dict[str, np.ndarray]:
+        """What all parts keep."""
+        return {name: array for p in self.parts for name, array in p.keep(seq).items()}
+
+    def can_rewind(self, seq: int, start: int, arrays: Mapping[str, np.ndarray]) -> bool:
+        """Whether every part can."""
+        return all(p.can_rewind(seq, start, arrays) for p in self.parts)
+
+    def rewind(self, seq: int, start: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Every part goes back."""
+        for part in self.parts:
+            part.rewind(seq, start, arrays)
+        super()._remove(seq, start)
 
     def save(self, seq: int) -> dict[str, np.ndarray]:
         """The arrays of all parts."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from ...graph.errors import RequestError
-from ...models.step import PAGE
+from ...models.memories import PAGE
 
 
 class Pages:

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ...backends import Pools
 from ...graph.errors import RequestError
 from .base import Memory, Reservation
-
-if TYPE_CHECKING:
-    from ..bound_step import BoundStep
+from .filling import Filler, Part
 
 
 @dataclass(frozen=True)
@@ -29,37 +27,53 @@ class RecurrentLayout:
     log: int = 0
 
 
+class _Numbers(Filler):
+    """Inputs i32 [B] that get the numbers of each item's sequence."""
+
+    def __init__(self, memory: RecurrentMemory, data: Sequence[np.ndarray]) -> None:
+        self.memory, self.data = memory, data
+
+    def fill(self, i: int, part: Part, at: int) -> None:
+        for data, value in zip(self.data, self.memory.numbers(part.seq), strict=True):
+            data[i] = value
+
+    def pad(self, items: int, total: int) -> None:
+        for data in self.data:
+            data[items:] = 0
+
+
 class RecurrentMemory(Memory):
     """states: names of the pool states whose row `seq` belongs to sequence `seq`; window: how many
     tokens it can forget at least."""
 
     name: ClassVar[str] = "none"
     host_copies: ClassVar[int] = 0  # of each sequence's state, in host memory
-    reruns: ClassVar[bool] = False  # whether committed tokens run again after a rejection
+    inputs: ClassVar[tuple[str, ...]] = ()  # what its ops read of each sequence, see `numbers`
 
     def __init__(self, n_seqs: int, pools: Pools, states: Sequence[str], window: int = 0) -> None:
         super().__init__(n_seqs)
         self.pools, self.states, self.window = pools, list(states), window
         self._rerun = [0] * n_seqs
         self._again = [0] * n_seqs  # what the last pass ran again
-        self.host_bytes = 0  # copied between the device's state and host memory so far
-        self.copy_s = 0.0  # seconds that copies of states took so far
+        self.forgets_last = window >= 1 and not self.reruns
 
     @classmethod
     def layout(cls, window: int) -> RecurrentLayout:
         """What the graph is to hold so that `window` tokens can be forgotten."""
         return RecurrentLayout()
 
-    def fill(self, step: BoundStep, i: int, seq: int) -> None:
-        """Write the per-sequence data of item i, after `reserve` and before the run."""
+    def numbers(self, seq: int) -> tuple[int, ...]:
+        """The values of `inputs` for the pass that was reserved last."""
+        return ()
+
+    def fillers(self, inputs: Mapping[str, np.ndarray]) -> list[Filler]:
+        """Of the strategy's inputs, where the graph has recurrent ops."""
+        found = [inputs[name] for name in self.inputs if name in inputs]
+        return [_Numbers(self, found)] if found else []
 
     def rerun(self, seq: int) -> int:
         """Committed tokens that the state has not seen."""
         return self._rerun[seq]
-
-    def folded(self, seq: int) -> int:
-        """Tokens of earlier passes that the last pass brought into the state."""
-        return 0
 
     def refusal(self, batch: Sequence[Reservation]) -> str:
         """Rows are fixed; new tokens come after all that have to run again."""
@@ -114,10 +128,26 @@ class RecurrentMemory(Memory):
         for name in self.states:
             self.pools.write(name, self._place(seq), 0)
 
+    @property
+    def reach(self) -> int | None:
+        """Only what a strategy happens to reach."""
+        return 0
+
+    def keep(self, seq: int) -> dict[str, np.ndarray]:
+        """The newest state, which has seen all committed tokens unless `rerun` says otherwise."""
+        return self.save(seq)
+
+    def can_rewind(self, seq: int, start: int, arrays: Mapping[str, np.ndarray]) -> bool:
+        """With all states at hand, or where nothing is to be forgotten."""
+        if self._pending[seq] or not 0 <= start <= self._length[seq]:
+            return False
+        return start == self._length[seq] or all(name in arrays for name in self.states)
+
     def rewind(self, seq: int, start: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Go back to the state after `start` tokens, which `save` gave then."""
-        self._write(seq, arrays)
-        self._length[seq], self._pending[seq] = start, 0
+        """Write the kept state, so that nothing has to run again."""
+        if start < self._length[seq]:
+            self._write(seq, arrays)
+            self._length[seq] = start
 
     def lose(self, seq: int) -> None:
         """Where the pass cannot have touched the committed state, that goes on; else all committed

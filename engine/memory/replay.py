@@ -6,16 +6,11 @@ entries of tokens that stayed into the state, inside the same kernels."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ...backends import Pools
+from ...models.memories import REPLAY
 from .base import Reservation
 from .recurrent import RecurrentLayout, RecurrentMemory
-
-if TYPE_CHECKING:
-    from ..bound_step import BoundStep
-
-NAMES = ("log_head", "n_replay", "n_held", "n_direct")
 
 
 class Replay(RecurrentMemory):
@@ -23,7 +18,7 @@ class Replay(RecurrentMemory):
     is written. The last window + 1 tokens can be forgotten, a whole pass of a draft among them;
     older ones, and those that are sure, go into the state."""
 
-    name = "replay"
+    name, inputs = "replay", REPLAY
 
     def __init__(self, n_seqs: int, pools: Pools, states: Sequence[str], window: int = 0) -> None:
         super().__init__(n_seqs, pools, states, window)
@@ -39,10 +34,9 @@ class Replay(RecurrentMemory):
         """Two halves of a log, each for a pass of `window` drafts."""
         return RecurrentLayout(log=2 * (window + 1))
 
-    def fill(self, step: BoundStep, i: int, seq: int) -> None:
+    def numbers(self, seq: int) -> tuple[int, ...]:
         """Where the log starts; entries to fold and to hold; tokens that go into the state."""
-        for name, value in zip(NAMES, self._data[seq], strict=True):
-            step.kept[name][i] = value
+        return self._data[seq]
 
     def folded(self, seq: int) -> int:
         """Entries of the log that the last pass carried out."""

@@ -1,4 +1,5 @@
-"""How recurrent state is rolled back: the strategies by name, and the choice among them."""
+"""How recurrent state is rolled back: the strategies by name. Which one rollback="auto" takes is in
+recurrent_layout.py."""
 
 from __future__ import annotations
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ...backends import Pools
+from ...models.memories import RING
 from .base import Reservation
 from .recurrent import RecurrentLayout, RecurrentMemory
-
-if TYPE_CHECKING:
-    from ..bound_step import BoundStep
 
 
 class Snapshots(RecurrentMemory):
@@ -18,7 +15,7 @@ class Snapshots(RecurrentMemory):
     after it. Which plane a pass reads and where its newest goes are data, so planes never go
     stale, and rollback reaches over passes."""
 
-    name = "snapshots"
+    name, inputs = "snapshots", RING
 
     def __init__(self, n_seqs: int, pools: Pools, states: Sequence[str], window: int = 0) -> None:
         super().__init__(n_seqs, pools, states, window)
@@ -32,10 +29,9 @@ class Snapshots(RecurrentMemory):
         """A plane more than tokens to forget."""
         return RecurrentLayout(planes=window + 1)
 
-    def fill(self, step: BoundStep, i: int, seq: int) -> None:
+    def numbers(self, seq: int) -> tuple[int, ...]:
         """The plane read, and the plane of the newest state."""
-        step.kept["start"][i] = self._read[seq]
-        step.kept["head"][i] = self._newest[seq]
+        return self._read[seq], self._newest[seq]
 
     def _advance(self, item: Reservation) -> None:
         seq, n = item.seq, item.n + item.again

@@ -32,7 +32,7 @@ def eliminate(graph: Graph) -> Graph:
         inputs = tuple(
             Value(moved[v.node.id], v.index) if v is not None else None for v in node.inputs
         )
-        moved[node.id] = out._adopt(node, inputs)
+        moved[node.id] = out.adopt(node, inputs)
     out.outputs = {k: Value(moved[v.node.id], v.index) for k, v in graph.outputs.items()}
-    out.data = {k: v for k, v in graph.data.items() if k in out._leaves}
+    out.data = {k: v for k, v in graph.data.items() if k in out.leaves}
     return out

@@ -54,7 +54,7 @@ def _stand_ins(g: Graph, node: Node) -> list[Value | None]:
         name = f"{names[-1]}.{i}" if variadic else names[i]
         kind: type[Leaf] = State if value in written else Input
         kind = Constant if isinstance(value.node.op, Constant) else kind
-        found.append(g._leaf(kind(value.spec), name))
+        found.append(g.add_leaf(kind(value.spec), name))
     return found
 
 
@@ -99,7 +99,7 @@ class _Expander:
         fused = type(node.op).expand is not Op.expand and not self.keep(node)
         parts = expansion(node) if fused else None
         if parts is None:
-            made = self.graph._adopt(node, inputs)
+            made = self.graph.adopt(node, inputs)
             return [made.value(i) for i in range(len(made.specs))]
         path = (*within, node.op.name)
         if node.op.name in within:
@@ -122,7 +122,7 @@ class _Expander:
     def _constant(self, parts: Graph, part: Node) -> Value:
         """An expansion's constant, under a name that no leaf of the source or the result has."""
         number = len(self.source.nodes)
-        taken = self.graph._leaves.keys() | self.source._leaves.keys()
+        taken = self.graph.leaves.keys() | self.source.leaves.keys()
         while f"constant.{number}" in taken:
             number += 1
         return self.graph.constant(parts.data[part.name], f"constant.{number}")

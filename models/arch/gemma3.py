@@ -13,6 +13,7 @@ from ..blocks import (
     AttentionShape,
     Rope,
     attention,
+    attention_memories,
     attention_shape,
     attention_wants,
     ffn,
@@ -21,6 +22,7 @@ from ..blocks import (
 )
 from ..gguf import INT_KINDS, GgufFile
 from ..hparams import read_optional, read_positive
+from ..memories import MemorySpec
 from ..step import StepGraph
 
 
@@ -58,9 +60,9 @@ class Gemma3(Architecture):
         shape = attention_shape(self.hp, layer, self.near if near else self.wide)
         return replace(shape, window=self.window if near else 0, scale=self.scale)
 
-    def windows(self) -> dict[int, int]:
-        """The sliding layers."""
-        return {i: self.window for i, near in enumerate(self.sliding) if near and self.window}
+    def memories(self) -> tuple[MemorySpec, ...]:
+        """Global and sliding layers."""
+        return attention_memories({i: self._shape(i) for i in range(self.hp.n_layer)})
 
     def wants(self) -> Iterator[Want]:
         """Tensor names and shapes."""

@@ -6,8 +6,16 @@ from collections.abc import Iterator
 
 from ...graph import Value
 from ..architecture import Architecture, Want, register_architecture
-from ..blocks import AttentionShape, Rope, attention_shape, pre_norm_layers, pre_norm_wants
+from ..blocks import (
+    AttentionShape,
+    Rope,
+    attention_shape,
+    pre_norm_layers,
+    pre_norm_memories,
+    pre_norm_wants,
+)
 from ..gguf import GgufFile
+from ..memories import MemorySpec
 from ..step import StepGraph
 
 
@@ -29,6 +37,10 @@ class Qwen3(Architecture):
     def trunk(self, s: StepGraph, x: Value) -> Value:
         """All layers."""
         return pre_norm_layers(s, x, self.hp, self._shape)
+
+    def memories(self) -> tuple[MemorySpec, ...]:
+        """Every layer attends."""
+        return pre_norm_memories(self.hp, self._shape)
 
     def _shape(self, layer: int) -> AttentionShape:
         return attention_shape(self.hp, layer, self.rope)

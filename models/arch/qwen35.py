@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from ...graph import Graph, TensorSpec, Value
 from ...graph.errors import ModelError
 from ..architecture import Architecture, Want, register_architecture
-from ..blocks import Rope, attention, attention_shape, attention_wants, ffn, ffn_wants, norm
+from ..blocks import (
+    Rope,
+    attention,
+    attention_memories,
+    attention_shape,
+    attention_wants,
+    ffn,
+    ffn_wants,
+    norm,
+)
 from ..delta_net import DeltaNetShape, delta_net, delta_net_wants, read_delta_net, recur
 from ..gguf import INT_KINDS, GgufFile
+from ..memories import MemorySpec, Program, RecurrentSpec
 from ..step import DRAFT_HEAD, Capacity, StepGraph, StepShape
 
 
@@ -106,6 +116,29 @@ class Qwen35(Architecture):
             x = g.add(x, mixed, name="attn_residual")
             h = norm(s, x, f"blk.{i}.post_attention_norm.weight", hp.eps)
             return g.add(x, self.ffn(s, i, h), name="ffn_residual")
+
+    def memories(self) -> tuple[MemorySpec, ...]:
+        """Attention and delta-net layers."""
+        layers = range(self.hp.n_layer)
+        attending = self._attention([i for i in layers if not self.recurrent[i]])
+        recurrent = tuple(i for i in layers if self.recurrent[i])
+        return (*attending, *([RecurrentSpec(recurrent, self.delta.memory)] if recurrent else []))
+
+    def _attention(self, layers: Sequence[int]) -> tuple[MemorySpec, ...]:
+        return attention_memories(
+            {i: attention_shape(self.hp, i, self.rope, gated=True) for i in layers}
+        )
+
+    def programs(self) -> dict[str, Program]:
+        """Also the block that predicts further tokens, and passes without tokens."""
+        found = super().programs()
+        if any(self.recurrent):
+            recurrent = tuple(m for m in self.memories() if isinstance(m, RecurrentSpec))
+            found["folds"] = Program(self.folds, recurrent)
+        found["mtp"] = Program(
+            self.mtp, self._attention(range(self.hp.n_layer, self.hp.n_layer_all))
+        )
+        return found
 
     def folds(self, shape: StepShape, capacity: Capacity, weights: dict[str, TensorSpec]) -> Graph:
         """The recurrent layers without tokens: their operands are zeros that nobody reads."""

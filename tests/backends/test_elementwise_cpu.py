@@ -13,7 +13,7 @@ from kernel_checks import (
     check_edges,
     check_padding,
     check_reused_memory,
-    check_rows,
+    check_row_bits,
 )
 from one_op import bits, compute, feed, normal
 from riverrun.graph import Graph
@@ -165,7 +165,7 @@ ROW_OPS: dict[str, tuple[int, tuple[int, ...], dict[str, Any]]] = {
 def test_rows_do_not_depend_on_company_or_threads(op: str) -> None:
     count, width, attributes = ROW_OPS[op]
     rows = [np.abs(normal(i, 260, *width)) + 0.01 for i in range(count)]
-    check_rows(op, rows, attributes)
+    check_row_bits(op, rows, attributes)
 
 
 @pytest.mark.parametrize("op", ROW_OPS)

@@ -19,7 +19,7 @@ from kernel_checks import (
     check_edges,
     check_padding,
     check_reused_memory,
-    check_rows,
+    check_row_bits,
 )
 from one_op import bits, compute, cpu, feed, normal, run_graph, unwritten
 from riverrun.backends.base import Pools
@@ -95,7 +95,7 @@ ROW_OPS: dict[str, tuple[str, tuple[tuple[int, ...], ...], dict[str, Any]]] = {
 def test_rows_do_not_depend_on_company_or_threads(name: str) -> None:
     op, widths, attributes = ROW_OPS[name]
     rows = [np.abs(normal(i, 260, *width)) + 0.01 for i, width in enumerate(widths)]
-    check_rows(op, rows, attributes)
+    check_row_bits(op, rows, attributes)
 
 
 @pytest.mark.parametrize("name", ROW_OPS)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 import riverrun as rr
-from demo import PROMPTS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from paths import DEMO
 from random_graphs import graphs, leaf_values
 from refusing import Without
 from riverrun.backends import Backend, Plan, Pools, open_backend
@@ -20,10 +19,10 @@ from riverrun.engine import Model
 from riverrun.graph import OPS, Graph, Op, TensorSpec, Value, dtype, host_tensor, register
 from riverrun.graph.errors import BackendError, GraphError, Unsupported
 from riverrun.models import load_file
+from tiny_models import VARIANTS
 
 REFERENCE = open_backend("reference")
 CPU = open_backend("cpu", 1)
-IDS = PROMPTS["p200"]["ids"]
 
 
 def split(graph: Graph, *backends: Backend, lives_on: dict[str, int] | None = None) -> SplitPlan:
@@ -374,17 +373,27 @@ def test_any_cut_of_a_graph_gives_what_the_whole_gives(graph: Graph, data: st.Da
         np.testing.assert_array_equal(results[0][name], want)
 
 
-@pytest.mark.parametrize("lacking", ["gated_delta_net", "rms_norm", "attention"])
-def test_a_model_runs_across_two_backends(lacking: str) -> None:
-    model = Model(load_file(DEMO), "cpu", 1)
-    whole = model.session(n_ctx=64)
-    model = Model(load_file(DEMO), "cpu", 1)
+# Both differ in the last bits of f32 only. Weights are f32, too: with those of block types a last
+# bit may send an activation to the next of its 255 levels, which moves a logit by more than a bound
+# that finds faults allows, and whether it does depends on the processor.
+NEAR = 1e-4  # of the largest logit
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return VARIANTS["qwen35"]().write(tmp_path_factory.mktemp("tiny") / "qwen35.gguf")
+
+
+@pytest.mark.parametrize("lacking", ["gated_delta_net", "rms_norm", "attention", "mul_mat"])
+def test_a_model_runs_across_two_backends(file: Path, lacking: str) -> None:
+    whole = Model(load_file(file), "cpu", 1).session(n_ctx=64)
+    model = Model(load_file(file), "cpu", 1)
     first = Without(CPU, lacking)
     model.backend = SplitBackend([first, REFERENCE])
     model.weights = model.backend.load_weights(model.source.weights)
     session = model.session(n_ctx=64)
     assert len(first.compiled) > 1
-    for ids in (IDS[:5], IDS[5:6], IDS[6:9]):
+    for ids in ([7, 3, 250, 5, 61], [11], [200, 4, 9]):
         want = whole.evaluate([(0, ids)], want="all").logits
         got = session.evaluate([(0, ids)], want="all").logits
-        np.testing.assert_allclose(got, want, rtol=0.02, atol=0.02)
+        assert np.abs(got - want).max() <= NEAR * np.abs(want).max()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from typing import Any
 
 import numpy as np
@@ -203,3 +205,26 @@ def test_plans_take_no_pools_but_their_own() -> None:
     with pytest.raises(GraphError, match="bound to pools that its backend's `pools` makes"):
         plan.bind(plan.own_weights(), cuda.CudaBackend().pools(plan.states))
     plan.bind(plan.own_weights(), plan.pools())
+
+
+def test_what_a_bound_plan_has_on_the_card_goes_with_it() -> None:
+    """Without the collector of cycles: its buffers, and what was recorded of its run."""
+    g = Graph()
+    g.output("y", g.rms_norm(g.input("x", (64, 1024)), eps=1e-6))
+    plan = backend().compile(g)
+    pools = plan.pools()
+    weights = plan.own_weights()
+    plan.bind(weights, pools).run()
+    before = backend().card.free_bytes
+    gc.disable()
+    try:
+        for _ in range(3):
+            bound = plan.bind(weights, pools)
+            bound.run()
+            native = weakref.ref(bound.native)
+            assert backend().card.free_bytes < before or not EMULATED
+            del bound
+            assert native() is None
+            assert backend().card.free_bytes == before or not EMULATED
+    finally:
+        gc.enable()

@@ -14,6 +14,7 @@ import pytest
 from constrained import legal, tokenizer_of, tokens_of
 from riverrun.engine.constraints import compile_constraint, library
 from riverrun.engine.constraints.grammar import Compiled
+from riverrun.engine.constraints.kinds import check_source
 from riverrun.graph.errors import RequestError
 from riverrun.models.tokenizer import load_tokenizer
 from tokenizer_samples import CONTROL, USER, bpe_metadata
@@ -75,6 +76,31 @@ def test_wrong_sources(kind: str, source: Any, message: str) -> None:
         compile_constraint(tokenizer_of("bpe"), kind, source)
     text = str(caught.value)
     assert len(text.splitlines()) <= 3 and len(text) < 600
+
+
+@pytest.mark.parametrize(("kind", "source", "message"), WRONG)
+def test_what_needs_no_vocabulary_is_found_without_one(
+    kind: str, source: Any, message: str
+) -> None:
+    if source == "start: <nothing>":
+        check_source(kind, source)
+        return
+    with pytest.raises(RequestError, match=message) as caught:
+        check_source(kind, source)
+    with pytest.raises(RequestError) as compiled:
+        compile_constraint(tokenizer_of("bpe"), kind, source)
+    assert str(caught.value) == str(compiled.value)
+
+
+@pytest.mark.parametrize("source", ['root ::= "a" other', 'x ::= "a"', 'root ::= "a"{3,1}'])
+def test_places_in_gbnf_are_found_without_a_vocabulary(source: str) -> None:
+    with pytest.raises(RequestError, match="grammar: GBNF"):
+        check_source("grammar", source)
+
+
+@pytest.mark.parametrize("source", ['root ::= ("a"+)*', 'start: "a" <tool> | <[12]>'])
+def test_right_sources_need_no_vocabulary(source: str) -> None:
+    check_source("grammar", source)
 
 
 def chain(rule: Callable[[int], str], last: str) -> Callable[[int], str]:

@@ -132,7 +132,7 @@ def test_a_text_that_continues_another_has_no_begin_token(monkeypatch: pytest.Mo
     monkeypatch.setattr(type(model.tokenizer), "encode", spy)
     s = session()
     for options in ({}, {}, {"cache_prompt": True}):
-        model.generate("def f(", 2, session=s, **GREEDY, **options).result
+        assert model.generate("def f(", 2, session=s, **GREEDY, **options).result.tokens
     assert asked == [True, False, True]
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 import re
 
 import pytest
-from constrained import tokenizer_of, tokens_of
-from riverrun.engine.constraints import compile_constraint
+from constrained import tokenizer_of
+from riverrun.engine.constraints import Constraint, compile_constraint, gbnf_tokens
+from riverrun.engine.constraints.gbnf_rules import Choice, Part, Repeat, Rules, parse_rules
+from riverrun.engine.constraints.gbnf_terminals import regular_rules, safe_terminals
 from riverrun.graph.errors import RequestError
 
 JSON = r"""
@@ -138,6 +141,21 @@ SAMPLES: dict[str, tuple[str, list[str], list[str]]] = {
         ["x" * 4096 + ".", "xy" * 2048 + "."],
         ["x.", "x" * 4097 + "."],
     ),
+    "many parentheses": (
+        "root ::= " + "(" * 300 + '"a" | "b" root' + ")?" * 300,
+        ["", "a", "bba"],
+        ["ab", "aa"],
+    ),
+    "many repeated parentheses": (
+        "root ::= " + "(" * 60 + '"a" | "(" root ")"' + ")+?*" * 60,
+        ["", "aa", "(a)a(())"],
+        ["(", "a)"],
+    ),
+    "characters that share their first byte": (
+        'root ::= w "è" | "(" root ")"\nw ::= "é"*',
+        ["è", "ééè", "(éè)"],
+        ["é", "(èé)"],
+    ),
     "literals and words in recursion": (
         'root ::= "if " root | w | "(" root ")"\nw ::= [a-z]+ "1"',
         ["ifx1", "(if if1)"],
@@ -151,11 +169,16 @@ SAMPLES: dict[str, tuple[str, list[str], list[str]]] = {
 }
 
 
-def accepts(source: str, text: str, tokenizer_name: str = "bpe") -> bool:
+def accepts(source: str, text: str) -> bool:
     """Whether a text, written byte by byte, fits a grammar from start to end."""
-    tokenizer = tokenizer_of(tokenizer_name)
-    tokens = [*tokens_of(tokenizer, text), min(tokenizer.eog_ids)]
-    return compile_constraint(tokenizer, "grammar", source).validate(tokens) == len(tokens)
+    return fits(compile_constraint(tokenizer_of("bpe"), "grammar", source), text)
+
+
+def fits(constraint: Constraint, text: str) -> bool:
+    """The same for a constraint at its start."""
+    # Token ids are byte values here.
+    tokens = [*text.encode(), min(tokenizer_of("bpe").eog_ids)]
+    return constraint.validate(tokens) == len(tokens)
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -163,6 +186,69 @@ def test_texts_that_fit_and_texts_that_do_not(name: str) -> None:
     source, good, bad = SAMPLES[name]
     assert [text for text in good if not accepts(source, text)] == []
     assert [text for text in bad if accepts(source, text)] == []
+
+
+# Rules that a lexer could take for terminals, safely or not, in a grammar that needs a parser.
+WORDS = ('"a"', "[ab]+", '"b" [bc]*', "[ab]? [c]", '"ab" | "a"', "c w0?", '"c"*', "[abc]{2}")
+TREES = (
+    'w0 w1 | "(" root ")"',
+    '"a" root "b" | w0 | w1 "c"',
+    "root w0 | w1",
+    '("(" root ")" | w0)* w1?',
+    'w1 (w0 root)? "a"',
+)
+
+
+def language(rules: Rules, longest: int) -> set[str]:
+    """All texts of the rule root that are not longer, found from the rules themselves."""
+    known: dict[str, set[str]] = {name: set() for name in rules}
+
+    def joined(one: set[str], two: set[str]) -> set[str]:
+        return {a + b for a in one for b in two if len(a + b) <= longest}
+
+    def texts(part: Part) -> set[str]:
+        if isinstance(part, Repeat):
+            once, found = texts(part.part), {""}
+            for _ in range(part.least):
+                found = joined(found, once)
+            for _ in range(longest if part.most is None else part.most - part.least):
+                found = found | joined(found, once)
+            return found
+        if isinstance(part, Choice):
+            return set().union(*(sequence(s) for s in part.alternatives))
+        if part.kind == "name":
+            return known[part.value]
+        if part.kind == "text":
+            return {part.value}
+        return {c for c in "abc()" if any(lo <= ord(c) <= hi for lo, hi in part.ranges)}
+
+    def sequence(parts: list[Part]) -> set[str]:
+        return functools.reduce(joined, map(texts, parts), {""})
+
+    while True:
+        found = {name: texts(rule) for name, rule in rules.items()}
+        if found == known:
+            return found["root"]
+        known = found
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_grammars_that_need_a_parser_lose_no_text_to_the_lexer(tree: str) -> None:
+    kept = set()
+    for one, two in itertools.product(WORDS, WORDS):
+        source = f"root ::= {tree}\nw0 ::= {one.replace('w0', 'w1')}\nw1 ::= {two}\nc ::= [c]"
+        source = source.replace("w1 ::= c w0?", 'w1 ::= c "a"?')
+        rules = parse_rules(gbnf_tokens.tokens_of(source))
+        kept.add(frozenset(safe_terminals(rules, regular_rules(rules)) - {"c"}))
+        want = language(rules, 4)
+        constraint = compile_constraint(tokenizer_of("bpe"), "grammar", source)
+        assert [text for text in want if not fits(constraint, text)] == [], source
+        for length in range(4):
+            for letters in itertools.product("abc()", repeat=length):
+                text = "".join(letters)
+                assert text in want or not fits(constraint, text), (source, text)
+    # Some of the words were terminals, others could not be.
+    assert len(kept) >= 2
 
 
 PARTS = ('"a"', '"ab"', "[bc]", "[^a]", "x", '("a" | "bc")', '( "c"* | )')
@@ -212,6 +298,7 @@ FAULTS: list[tuple[str, int, int, str, str]] = [
     ('root ::= "a"{1000000}', 1, 13, "more than 100000 is not supported", "{1000000}"),
     ('root ::= "a"{' + "9" * 5000 + "}", 1, 13, "more than 100000 is not supported", "{99"),
     ('root ::= * "a"', 1, 10, r"nothing stands before \* to repeat", "*"),
+    ('root ::= "a"*+?+', 1, 16, "more than 3 repetitions of the same part", "+"),
     ('root ::= "a" | {2}', 1, 16, r"nothing stands before \{2\} to repeat", "{2}"),
     (r'root ::= "a\qb"', 1, 12, r"\\q is no escape", "\\q"),
     (r'root ::= "\ud800"', 1, 11, r"\\ud800 is no Unicode character", "\\ud800"),

@@ -4,15 +4,13 @@ new plan however rounds turn out."""
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 import riverrun as rr
-from riverrun.engine.memory import strategies
-from riverrun.engine.session_plan import MemoryBytes, SessionOptions, _bytes
-from riverrun.graph import TensorSpec
+from riverrun.engine.memory import Demand, MemoryBytes, layouts
 from riverrun.graph.errors import Unsupported
 from riverrun.models.delta_net import DeltaNetShape
+from riverrun.models.memories import RecurrentSpec
 from riverrun.models.step import Capacity, StepGraph, StepShape
 from rollback_rig import STRATEGIES, stream, tiny
 
@@ -24,21 +22,13 @@ ENTRY = 4 * (LARGE.channels + LARGE.key_dim + LARGE.value_dim + LARGE.v_heads)
 WEIGHTS = 16.5e9  # bytes of the model at four bits
 
 
+SPEC = RecurrentSpec(tuple(range(LAYERS)), LARGE.memory)
+
+
 def large(strategy: str, drafts: int) -> MemoryBytes:
     """The recurrent memory of one sequence."""
-    options = SessionOptions(rollback=strategy, n_rs_seq=drafts)
-    kind = strategies(strategy, drafts, on_host=True)[0]
-    layout = kind.layout(drafts)
-    capacity = replace(Capacity(1, 1, layout.rows), planes=layout.planes, log=layout.log)
-    step = StepGraph("large", StepShape(1, 1, 1), capacity, {})
-    d, specs = LARGE, dict[str, TensorSpec]()
-    for layer in range(LAYERS):
-        kept = step.recurrent(
-            layer, (d.width - 1) * d.channels, d.value_dim * d.dim, d.channels, d.log_entry
-        )
-        values = [kept.tail, kept.state, *(x["log"] for x in (kept.conv, kept.delta) if "log" in x)]
-        specs |= {value.node.name: value.spec for value in values}
-    return _bytes(specs, options, kind)
+    (layout,) = layouts(SPEC, Demand(4096, 1, 512, strategy, drafts))
+    return layout.nbytes(layout.size(Capacity(0, 16, 1)))
 
 
 @pytest.mark.parametrize("drafts", [3, 16, 64])
@@ -53,6 +43,46 @@ def test_bytes_beyond_the_live_state_of_a_large_model(drafts: int) -> None:
     assert beyond["replay"] == LAYERS * 2 * (drafts + 1) * ENTRY
     assert 15 * beyond["replay"] <= beyond["snapshots"]
     assert beyond["replay"] < 0.035 * WEIGHTS
+
+
+def test_what_is_declared_is_what_graphs_have() -> None:
+    for layout in layouts(SPEC, Demand(4096, 2, 512, "auto", 3)):
+        c = layout.size(Capacity(0, 16, 1))
+        step = StepGraph("large", StepShape(1, 1, 1), c, {})
+        for layer in SPEC.layers:
+            step.recurrent(layer, LARGE.memory)
+        nodes = {n.name: n.specs[0] for n in step.g.nodes if n.op.name == "state"}
+        assert nodes == SPEC.states(c)
+
+
+@pytest.mark.parametrize(
+    "n_seqs,drafts,budget,chosen",
+    [
+        (1, 3, 1 << 30, "replay"),
+        (1, 21, 0, "replay"),  # 2 * 22 entries take just less than a state
+        (1, 22, 0, "checkpoint:device"),
+        (1, 36, 1 << 30, "replay"),  # 250 MiB, a quarter of the budget
+        (1, 64, 1 << 30, "checkpoint:device"),  # 440 MiB of log, 150 of state
+        (1, 64, 2 << 30, "replay"),
+        (4, 16, 1 << 30, "replay"),  # 459 MiB of logs, 599 of states
+        (4, 64, 1 << 30, "checkpoint:device"),
+    ],
+)
+def test_auto_weighs_a_log_against_a_copy(
+    n_seqs: int, drafts: int, budget: int, chosen: str
+) -> None:
+    found = layouts(SPEC, Demand(4096, n_seqs, 512, "auto", drafts, on_host=False))
+    able = [x for x in found if x.affordable(x.size(Capacity(0, 16, n_seqs)), budget)]
+    assert able[0].strategy is not None and able[0].strategy.name == chosen
+
+
+def test_a_plan_says_what_was_chosen() -> None:
+    model = tiny()
+    assert "(replay)" in model.plan_session(256, n_rs_seq=4).summary
+    plan = model.plan_session(256, n_rs_seq=100, budget=0)
+    assert plan.strategy.name == "checkpoint:host"
+    assert "(checkpoint:host)" in plan.summary and "auto rather than replay" in plan.summary
+    assert "auto" not in model.plan_session(256, n_rs_seq=4, rollback="replay").summary
 
 
 @pytest.mark.parametrize("variant", ["llama", "gemma3", "qwen35,none recurrent"])
@@ -86,8 +116,7 @@ def test_a_plan_announces_what_a_session_takes(strategy: str) -> None:
         if plan.bytes.host:
             for seq in range(n_seqs):
                 session.verify([(seq, [1, 2])])
-            recurrent = session.sequences.storage.recurrent
-            copies = recurrent._copies  # type: ignore[union-attr]
+            copies = session.memory.parts[-1]._copies  # type: ignore[attr-defined]
             assert sum(a.nbytes for c in copies for a in c.values()) == plan.bytes.host
 
 
@@ -123,7 +152,7 @@ def test_rounds_compile_nothing_new(strategy: str, n_seqs: int) -> None:
     for seq in range(n_seqs):
         session.prefill(tokens[:5], seq)
     session.sequences.prepare_drafts(drafts)
-    before = len(model._plans), len(session.sequences.runner.bound_plans)
+    before = len(model.plans._plans), len(session.sequences.runner.bound_plans)
     for _ in range(500):
         seqs = rng.sample(range(n_seqs), rng.randint(1, n_seqs))
         items = [(seq, tokens[: rng.randint(1, drafts + 1)]) for seq in seqs]
@@ -132,4 +161,4 @@ def test_rounds_compile_nothing_new(strategy: str, n_seqs: int) -> None:
             session.commit(seq, rng.randint(1, len(drafted)))
             if session.length(seq) > 400:
                 session.clear(seq)
-    assert (len(model._plans), len(session.sequences.runner.bound_plans)) == before
+    assert (len(model.plans._plans), len(session.sequences.runner.bound_plans)) == before

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import riverrun as rr
+import tiny_models
 from riverrun.engine import saved
 from riverrun.engine.session import Session
 from riverrun.graph.errors import RequestError
@@ -149,7 +150,9 @@ def test_well_formed_data_with_wrong_arrays_are_refused(what: str) -> None:
     session.settle()
     arrays = dict(session.memory.save(0))
     change(arrays)
-    data = saved.pack(session.model.fingerprint, session.sequences.storage._kinds(), TOKENS[:22], arrays)
+    data = saved.pack(
+        session.model.fingerprint, session.sequences.storage._kinds(), TOKENS[:22], arrays
+    )
     require_refused(target(), data, SPOILED[what][1])
 
 
@@ -183,6 +186,48 @@ def test_arrays_that_cannot_be_are_refused(array: list[Any]) -> None:
     rest = text + bytes(4)
     data = saved.MAGIC + saved._PREFIX.pack(len(text), saved.zlib.crc32(rest)) + rest
     require_refused(session, data, "array 'a' has type|bytes of arrays should follow")
+
+
+@pytest.mark.parametrize("token", [-1, tiny_models.N_VOCAB, 1 << 40, 1.5, True, "3", None, [4]])
+def test_tokens_outside_the_vocabulary_are_refused(token: object) -> None:
+    session, source_ = target(), source()
+    source_.settle()
+    arrays, kinds = source_.memory.save(0), source_.sequences.storage._kinds()
+    good = saved.pack(source_.model.fingerprint, kinds, TOKENS[:22], arrays)
+    size = struct.unpack_from("<I", good, len(saved.MAGIC))[0]
+    start = len(saved.MAGIC) + 8
+    header = saved.json.loads(good[start : start + size])
+    header["tokens"][7] = token
+    text = saved.json.dumps(header).encode()
+    rest = text + good[start + size :]
+    data = saved.MAGIC + saved._PREFIX.pack(len(text), saved.zlib.crc32(rest)) + rest
+    require_refused(
+        session,
+        data,
+        f"from 0 to {tiny_models.N_VOCAB - 1}, got|header is damaged .a token should be",
+    )
+
+
+@pytest.mark.parametrize("small,large", [(1400, 2048), (1301, 4096), (1400, 1500), (2048, 4096)])
+def test_a_window_comes_back_wherever_its_tokens_fit(small: int, large: int) -> None:
+    model, tokens = tiny("gemma3"), stream(2, 1310)
+    cold = model.session(n_ctx=4096)
+    cold.prefill(tokens[:1300])
+    want = cold.decode(tokens[1300]).copy()
+    for first, second in ((large, small), (small, large)):
+        session, other = model.session(n_ctx=first), model.session(n_ctx=second)
+        session.prefill(tokens[:1300])
+        other.restore(session.save())
+        np.testing.assert_array_equal(other.decode(tokens[1300]), want)
+        # Rows that were not saved cannot be gone back to.
+        assert other.can_remove(0, 0)
+        start = next(p for p in range(1301) if p and other.can_remove(0, p))
+        other.remove(0, start)
+        again = model.session(n_ctx=4096)
+        again.prefill(tokens[:start])
+        np.testing.assert_array_equal(other.decode(5), again.decode(5))
+    with pytest.raises(RequestError, match="1300 saved tokens do not fit in a context of 1299"):
+        model.session(n_ctx=1299).restore(session.save())
 
 
 def test_an_empty_sequence_can_be_saved() -> None:

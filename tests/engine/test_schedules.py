@@ -13,8 +13,8 @@ import pytest
 import riverrun as rr
 from demo import demo
 from engine_rig import DRAFTED, SPECS, constrained, drafted, finish, solo
-from rollback_rig import STRATEGIES
 from riverrun.engine.request import Request
+from rollback_rig import STRATEGIES
 
 SCHEDULES = 50  # for each strategy
 QUICK = 8  # of them, those that every run makes

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,13 @@ SMALL = [
 ]
 IDS = [f"{NAME}[{case}]" for case in SMALL]
 PERF = f"{NAME}[x=512x1024,slope=0.1]"
+EXPANSION = re.compile(r"^    def expand.*?\n\n", re.M | re.S)
+IMPORTS = re.compile(r"^from \.\.graph\.(?:builder|node) import .*\n", re.M)
+
+
+def source() -> str:
+    """The op of the page."""
+    return blocks(PAGE, "python")[0]
 
 
 @dataclass(frozen=True)
@@ -80,7 +88,7 @@ def make_checkout(top: Path, op: str) -> Checkout:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
-    return make_checkout(tmp_path_factory.mktemp("checkout"), blocks(PAGE, "python")[0])
+    return make_checkout(tmp_path_factory.mktemp("checkout"), source())
 
 
 def added_lines(checkout: Checkout, file: str) -> list[str]:
@@ -108,31 +116,36 @@ def test_one_command_puts_it_into_the_docs(checkout: Checkout) -> None:
     done = checkout.run(*module)
     assert done.returncode == 0, done.stderr
     page = added_lines(checkout, "docs/ops.md")
-    assert f"| [{NAME}](#{NAME}) | y | none | {len(IDS)} + 1 | 0 |" in page
+    assert f"| [{NAME}](#{NAME}) | y | expanded | {len(IDS)} + 1 | {len(IDS) + 1} |" in page
     assert f"y = g.{NAME}(x, *, slope: float)" in page
     assert "y = x for x > 0, else slope * x" in page
     assert f"- Defined in `ops/{NAME}.py`." in page
 
 
-def test_its_cases_run(checkout: Checkout) -> None:
-    found = checkout.test_ops("--backend", "reference")
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_its_cases_run(checkout: Checkout, backend: str) -> None:
+    found = checkout.test_ops("--backend", backend)
     assert [row["id"] for row in found["cases"]] == IDS
     assert found["summary"] == {"passed": len(IDS), "failed": 0, "refused": 0, "ops": 1}
 
 
-def test_what_has_no_kernel_is_refused_with_a_reason(checkout: Checkout) -> None:
-    found = checkout.test_ops("--backend", "cpu")
-    assert [row["id"] for row in found["cases"]] == IDS
-    assert {(row["status"], row["why"]) for row in found["cases"]} == {
-        ("refused", "no kernel of this op")
-    }
+def test_its_rows_are_checked(checkout: Checkout) -> None:
+    found = checkout.test_ops("--rows")
+    assert found["summary"] == {"passed": len(IDS) - 1, "failed": 0, "refused": 1, "ops": 1}
+    (empty,) = (row for row in found["cases"] if row["status"] == "refused")
+    assert (empty["id"], empty["why"]) == (f"{NAME}[empty,n=0,d=64]", "no rows")
 
 
-def test_it_is_in_the_benchmark(checkout: Checkout) -> None:
-    (row,) = checkout.test_ops("--backend", "reference", "--perf")["cases"]
+def test_its_support_is_counted(checkout: Checkout) -> None:
+    found = checkout.test_ops("--support")["support"]
+    count = len(IDS) + 1
+    assert found == {NAME: {"cases": count, "cpu": count, "reference": count}}
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_it_is_in_the_benchmark(checkout: Checkout, backend: str) -> None:
+    (row,) = checkout.test_ops("--backend", backend, "--perf")["cases"]
     assert (row["id"], row["status"]) == (PERF, "passed") and row["us"] > 0 and row["gb_s"] > 0
-    (row,) = checkout.test_ops("--backend", "cpu", "--perf")["cases"]
-    assert (row["id"], row["status"]) == (PERF, "refused") and "us" not in row
 
 
 def test_it_is_in_the_suite(checkout: Checkout) -> None:
@@ -140,18 +153,18 @@ def test_it_is_in_the_suite(checkout: Checkout) -> None:
     test = "tests/ops/test_consistency.py::test_cpu_agrees_with_the_reference"
     collected = [line for line in done.stdout.splitlines() if "::" in line]
     assert collected == [f"{test}[{case}]" for case in IDS], done.stdout
-    done = checkout.pytest("tests/ops/test_every_op.py", "-k", NAME)
+    files = (f"tests/ops/test_{name}.py" for name in ("consistency", "every_op", "rows"))
+    done = checkout.pytest(*files, "-k", f"{NAME} and not instruction_sets")
     assert done.returncode == 0 and " passed" in done.stdout, done.stdout
 
 
-EXPANSION = """
-    def expand(self, graph, x):
-        negative = graph.relu(graph.neg(x))
-        return graph.sub(graph.relu(x), graph.scale(negative, factor=self.slope))
-"""
-
-
-def test_with_an_expansion_it_runs_where_there_is_no_kernel(tmp_path: Path) -> None:
-    checkout = make_checkout(tmp_path, blocks(PAGE, "python")[0] + EXPANSION)
+def test_without_expansion_and_kernel_it_is_refused(tmp_path: Path) -> None:
+    text, cut = EXPANSION.subn("", source())
+    checkout = make_checkout(tmp_path, IMPORTS.sub("", text))
     found = checkout.test_ops("--backend", "cpu")
-    assert found["summary"] == {"passed": len(IDS), "failed": 0, "refused": 0, "ops": 1}
+    assert cut == 1 and [row["id"] for row in found["cases"]] == IDS
+    assert {(row["status"], row["why"]) for row in found["cases"]} == {
+        ("refused", "no kernel of this op")
+    }
+    (row,) = checkout.test_ops("--backend", "cpu", "--perf")["cases"]
+    assert (row["id"], row["status"]) == (PERF, "refused") and "us" not in row

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import riverrun.models.quant
 import riverrun.ops  # noqa: F401
-from paths import shared
+from paths import DATA
 from riverrun.graph import OPS, HostTensor, TensorSpec, dtype, host_tensor, make_op
 from riverrun.graph.case import BoundCase, op_cases
 from riverrun.graph.errors import BackendError
@@ -216,7 +216,7 @@ def test_delta_net_state_is_value_major() -> None:
 
 
 def rollback_spec() -> ModuleType:
-    path = shared("design", "rollback_spec.py")
+    path = DATA / "rollback_spec.py"
     spec = importlib.util.spec_from_file_location("rollback_spec", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import signal
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from riverrun.engine.session import Session
 
 BASE = ("run", DEMO, "--device", DEVICE)
 GREEDY = (*BASE, "--temp", 0)
-FIELDS = "text tokens prompt_tokens finish_reason timings model device"
+FIELDS = "text tokens prompt_tokens finish_reason timings model device seed"
 TIMINGS = (
     "cache_n prompt_n prompt_ms prompt_per_token_ms prompt_per_second "
     "predicted_n predicted_ms predicted_per_token_ms predicted_per_second"
@@ -166,6 +167,17 @@ def test_object_of_a_failed_run(
 ENDLESS = (*GREEDY, "-p", "def ", "-n", -1, "--ignore-eos", "-c", 65536)
 
 
+@pytest.fixture(params=[signal.default_int_handler, signal.SIG_IGN], ids=["heard", "ignored"])
+def parent(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What this process, which starts the command, does at an interrupt."""
+    before = signal.signal(signal.SIGINT, request.param)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("parent")
 def test_streams_and_stops_at_an_interrupt() -> None:
     with start_cli(*ENDLESS) as process:
         assert process.stdout is not None
@@ -175,7 +187,7 @@ def test_streams_and_stops_at_an_interrupt() -> None:
     assert process.returncode == 130
     assert (head + out).startswith(b"def ") and out.endswith(b"\n")
     assert len(head + out) < io.DEFAULT_BUFFER_SIZE, "text should not wait for a full buffer"
-    assert b"interrupted" in err and len(err.splitlines()) == 1
+    assert b"| cancelled |" in err and len(err.splitlines()) == 1
 
 
 def test_reader_that_goes_away() -> None:

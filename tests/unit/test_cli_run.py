@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import io
+import json
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,8 @@ from cli import DEVICE, LIMIT, run_cli, start_cli
 from gguf_bytes import string
 from paths import DEMO
 from riverrun.engine.session import Session
-from riverrun.tools.run import _drain, run
+from riverrun.tools.generating import drain
+from riverrun.tools.run import run
 
 DEMO_RUN = ("run", DEMO, "--device", DEVICE, "--temp", 0)
 
@@ -173,7 +175,18 @@ def test_interrupt_keeps_the_text(
     _break_second_step(monkeypatch, KeyboardInterrupt())
     outcome = run_cli(capsys, *DEMO_RUN, "-p", "def ", "-n", 4)
     assert (outcome.code, outcome.out) == (130, whole)
-    assert "interrupted" in outcome.err and len(outcome.err.splitlines()) == 1
+    assert "| cancelled |" in outcome.err and len(outcome.err.splitlines()) == 1
+
+
+def test_the_object_of_an_interrupted_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _break_second_step(monkeypatch, KeyboardInterrupt())
+    options = ("--temp", 1, "--seed", 9, "--json")
+    outcome = run_cli(capsys, *DEMO_RUN, "-p", "def ", "-n", 4, *options)
+    found = json.loads(outcome.out)
+    assert (outcome.code, outcome.err, outcome.out.count("\n")) == (130, "", 1)
+    assert (found["finish_reason"], found["seed"], len(found["tokens"])) == ("cancelled", 9, 2)
 
 
 def test_interrupt_between_two_pieces() -> None:
@@ -182,7 +195,7 @@ def test_interrupt_between_two_pieces() -> None:
     def emit(piece: str) -> None:
         raise KeyboardInterrupt
 
-    assert isinstance(_drain(generation, emit), KeyboardInterrupt)
+    assert isinstance(drain(generation, emit), KeyboardInterrupt)
     assert len(generation.result.tokens) == 1 and generation.result.text
 
 

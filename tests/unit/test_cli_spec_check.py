@@ -224,7 +224,7 @@ def fill_wrongly(monkeypatch: pytest.MonkeyPatch, change: Callable[[BoundStep, i
 
     def wrong(self: BoundStep, parts: list[Part], total: int) -> None:
         fill(self, parts, total)
-        if isinstance(self.recurrent, Snapshots):
+        if any(isinstance(part, Snapshots) for part in self.memory.parts):
             change(self, total)
 
     monkeypatch.setattr(BoundStep, "fill", wrong)

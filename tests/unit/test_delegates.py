@@ -31,7 +31,7 @@ WRAPPERS = {
     ChecksumPlan: {"graph", "kind", "inputs", "states", "constants", "bind", "own_weights"},
     BoundTimed: {"run", "start", "profile"},
     BoundKeeping: {"run", "start", "profile", "outputs"},
-    throughput.TimedPlan: {"run", "start"},
+    throughput.TimedBoundPlan: {"run", "start"},
 }
 
 

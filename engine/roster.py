@@ -1,0 +1,61 @@
+"""The requests that have sequences of a session, and how they leave them."""
+
+from __future__ import annotations
+
+from .prompts import Prompt
+from .request import Request
+from .sequences import Sequences
+
+
+class Roster:
+    """active: requests that have a sequence, each its own; prompts: those of active ones; ended:
+    requests whose end was not reported yet; free: sequences without a request, the one unused for
+    longest first."""
+
+    def __init__(self, sequences: Sequences, n: int) -> None:
+        """n: how many sequences may be used, from 0 on."""
+        self.sequences = sequences
+        self.active: list[Request] = []
+        self.prompts: dict[Request, Prompt] = {}
+        self.ended: list[Request] = []
+        self._by_age = list(range(n))
+
+    @property
+    def free(self) -> list[int]:
+        """Sequences that no request has."""
+        used = {request.seq for request in self.active}
+        return [seq for seq in self._by_age if seq not in used]
+
+    def end(self, request: Request, reason: str = "") -> None:
+        """Make its result; its sequence goes on to hold prompt and generated tokens. What an
+        exception has broken off is completed by another call."""
+        if request.result is None:
+            request.changing = True
+            request.end(reason)
+            request.changing = False
+        if request in self.active:
+            self._leave(request)
+        if request not in self.ended:
+            self.ended.append(request)
+
+    def _leave(self, request: Request) -> None:
+        work, seq = self.prompts.get(request), request.seq
+        if not self.sequences.is_lost(seq):
+            self.sequences.drop_pending(seq)
+            if work is not None and request.tokens:
+                self._append_rest(request, work)
+        self._by_age = [*(s for s in self._by_age if s != seq), seq]
+        self.prompts.pop(request, None)
+        self.active.remove(request)
+
+    def _append_rest(self, request: Request, work: Prompt) -> None:
+        """The newest token has not been evaluated; it belongs to the text all the same."""
+        whole = work.start + len(work.tokens) + len(request.tokens)
+        missing = whole - self.sequences.length(request.seq)
+        if missing > 0:
+            self.sequences.append(request.seq, request.tokens[-missing:])
+
+    def fail(self, request: Request, error: BaseException) -> None:
+        """End a request that cannot go on."""
+        request.fail(error)
+        self.end(request)
