@@ -91,8 +91,8 @@ def _group_folders(root: Path, own: Path) -> Iterator[Path]:
             paths[root] = PurePosixPath(path.lstrip("/"))
         elif "cpu" in controllers.split(","):
             paths[root / "cpu"] = PurePosixPath(path.lstrip("/"))
-    for top, path in paths.items():
-        yield from (top / part for part in (path, *path.parents))
+    for top, group in paths.items():
+        yield from (top / part for part in (group, *group.parents))
 
 
 def _quotas(folder: Path) -> Iterator[float]:

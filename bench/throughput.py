@@ -55,17 +55,18 @@ def token_ids(n_vocab: int, n: int) -> list[int]:
 
 
 class TimedBoundPlan(Delegate, BoundPlan):
-    """A bound plan that keeps the duration of its last run, in seconds."""
+    """A bound plan that keeps the duration of its last run and of all, in seconds."""
 
     def __init__(self, inner: BoundPlan) -> None:
         self.inner = inner
-        self.seconds = 0.0
+        self.seconds = self.total = 0.0
 
     def run(self, rows: int | None = None) -> None:
         """Run and time it."""
         began = time.perf_counter()
         self.inner.run(rows)
         self.seconds = time.perf_counter() - began
+        self.total += self.seconds
 
     def start(self) -> None:
         """A run that is over, and timed, when this returns."""

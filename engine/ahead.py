@@ -230,7 +230,7 @@ class Ahead:
         plan = sequences.model.plan(shape, sequences.plan.capacity, "step", "ahead")
         if NEXT_TOKEN not in sequences.pools.specs:
             sequences.pools.add({NEXT_TOKEN: plan.states[NEXT_TOKEN]})
-        bound = plan.bind(sequences.model.weights, sequences.pools)
+        bound = sequences.runner.bind(shape, "step", "ahead")
         return PickingPlan(bound, sequences.storage.step(bound), size)
 
 

@@ -28,17 +28,17 @@ class Proposal(Protocol):
     """A draft for an entry: the tokens to be evaluated behind its newest one."""
 
     @property
-    def tokens(self) -> Sequence[int]: ...
+    def tokens(self) -> Sequence[int]:
+        """The tokens."""
 
 
 @runtime_checkable
 class Drafting(Protocol):
-    """Drafters for the sequences of one session, and what they know of each.
-
-    hidden: whether passes should give hidden rows."""
+    """Drafters for the sequences of one session, and what they know of each."""
 
     @property
-    def hidden(self) -> bool: ...
+    def hidden(self) -> bool:
+        """Whether passes should give hidden rows."""
 
     def begin(self, seq: int, tokens: Sequence[int], kept: int) -> None:
         """A text begins with these tokens, of which the sequence holds the first `kept`."""
@@ -74,7 +74,8 @@ class Opener(Protocol):
     """What drafters are asked for: drafts of at most `longest` tokens."""
 
     @property
-    def longest(self) -> int: ...
+    def longest(self) -> int:
+        """The most drafts of a round."""
 
     def open(self, sequences: Sequences) -> Drafting:
         """Drafters for a session. Raises RequestError when they cannot draft for it."""

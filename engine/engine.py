@@ -18,6 +18,7 @@ from .request import Request, Stage
 from .roster import Roster
 from .rounds import Rounds
 from .sampler.params import make_params
+from .sequences import Sequences
 from .session import Session
 
 if TYPE_CHECKING:
@@ -50,20 +51,22 @@ class Engine:
         draft_max: int = 0,
         spec: Speculative = None,
         session: Session | None = None,
+        sequences: type[Sequences] = Sequences,
         **memory: Any,
     ) -> None:
         """n_seqs: requests that run at a time; n_ctx: tokens of the longest; spec: drafters of
         requests that do not name their own; draft_max: the most drafts that a request may ask for
         (at least those of spec); memory: further fields of SessionOptions (rollback, cache_bytes,
         cache_type_k, ...). session: use its sequence 0 and what that holds, instead of memory of
-        the engine's own; nobody else may use it until `close`."""
+        the engine's own; nobody else may use it until `close`. sequences: a class of one's own that
+        looks into passes."""
         self.model, self._spec = model, model.opener(spec)
         self._own = session is None
         if session is None:
             longest = max(draft_max, getattr(self._spec, "longest", 0))
             if longest:
                 memory.setdefault("n_rs_seq", longest)
-            session = model.session(n_ctx, n_seqs, **memory)
+            session = Session(model, model.plan_session(n_ctx, n_seqs, **memory), sequences)
         self.session, self.guard = session, Guard()
         session.guard.claim(self)
         self.sequences = session.sequences

@@ -56,5 +56,6 @@ class Roster:
             self.sequences.append(request.seq, request.tokens[-missing:])
 
     def fail(self, request: Request, error: BaseException) -> None:
+        """End a request that cannot go on."""
         request.fail(error)
         self.end(request)

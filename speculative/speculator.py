@@ -52,6 +52,7 @@ class Speculator:
         )
         self.drafters = [cls.open(setup) for cls in asked.drafters]
         self._trace = find_trace(asked.trace)
+        self._longest = max(asked.most(type(d)) for d in self.drafters)
         self.hidden = any(d.wants_hidden for d in self.drafters)
         self.statistics_in_all = Statistics()
         self._of_seq = [Statistics() for _ in range(n_seqs)]
@@ -61,7 +62,7 @@ class Speculator:
         self._round: list[int] = []  # the sequences of the round in progress
         self._copied = (0.0, 0)
         self._n_vocab = sequences.model.tokenizer.n_vocab or sequences.model.n_vocab
-        sequences.prepare_drafts(min(asked.longest, self.window), self.hidden)
+        sequences.prepare_drafts(min(self._longest, self.window), self.hidden)
 
     def adapt_anew(self) -> None:
         """Forget what lengths of drafts paid."""
@@ -210,7 +211,7 @@ class Speculator:
         """Fields for the timings of a sequence's text. draft_max: there if drafts were shorter
         than asked for, since the session can forget no more."""
         found = self._of_seq[seq].as_dict()
-        if self.window < self.asked.longest:
+        if self.window < self._longest:
             found["draft_max"] = self.window
         return found
 

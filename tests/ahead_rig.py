@@ -17,6 +17,7 @@ from riverrun.engine.ahead import AheadDecoding
 from riverrun.engine.chooser import Chooser
 from riverrun.engine.decoding import PlainDecoding
 from riverrun.engine.generate import Generation, Options
+from riverrun.engine.plan_cache import PlanCache
 from riverrun.engine.sampler import Sampler, SamplerParams
 from riverrun.graph import Graph, Node
 from riverrun.graph.errors import BackendError
@@ -129,7 +130,7 @@ class LateBackend(Delegate, Backend):
 def late(model: rr.Model) -> tuple[rr.Model, Queue]:
     """The same model on such a device, and its queue."""
     other, backend = copy.copy(model), LateBackend(model.backend)
-    other.backend, other._plans = backend, {}
+    other.backend, other.plans = backend, PlanCache()
     return other, backend.queue
 
 

@@ -54,6 +54,13 @@ COMMANDS = {
         "Measure speculative decoding against plain decoding, each figure beside a check that the "
         "tokens are the same; exit with 1 when a check fails.",
     ),
+    "bench batch": Entry(
+        "bench_batch",
+        "bench_batch",
+        "Measure tokens per second of several requests that decode at once, beside what bare "
+        "passes of as many rows give in the same run, and the time that a step spends outside its "
+        "passes.",
+    ),
     "perplexity": Entry(
         "perplexity", "perplexity", "Cut a text into chunks and score the second half of each."
     ),

@@ -93,18 +93,19 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     hints = typing.get_type_hints(function, include_extras=True)
     parameters: list[inspect.Parameter] = []
     groups: list[Group] = []
+    own: list[str] = []
     for name, plain in inspect.signature(function).parameters.items():
         group = group_of(name, hints[name])
         if group:
             groups.append(group)
             parameters += group.parameters()
         else:
+            own.append(name)
             kind = inspect.Parameter.KEYWORD_ONLY
             parameters.append(plain.replace(annotation=hints[name], kind=kind))
 
     def call(**typed: Any) -> None:
         made = {group.name: group.collect(typed) for group in groups}
-        own = inspect.signature(function).parameters.keys() & typed.keys() - made.keys()
         function(**made, **{name: typed[name] for name in own})
 
     call.__name__, call.__doc__, call.__module__ = (
@@ -163,6 +164,8 @@ def typed_as(each: Field[Any], option: Option) -> type:
     if option.kind:
         return option.kind
     name = str(each.type).split("|")[0].strip()
+    if option.read is None and name not in _TYPES:
+        raise TypeError(f"option of field {each.name}: a {name} needs `read` or `kind`")
     return str if option.read else _TYPES[name]
 
 
@@ -206,9 +209,7 @@ def _value(each: Field[Any], option: Option, typed: Any) -> Any:
         return _no_value(each, option)
     if option.unset is not None and typed == option.unset:
         return None
-    value = typed
-    if option.read:
-        value = _read(option, typed)
+    value = _read(option, option.read, typed) if option.read else typed
     fault = option.limits.fault(value) if option.limits else ""
     if fault:
         raise typer.BadParameter(f"{each.name}: {fault}", param_hint=option.label)
@@ -221,13 +222,13 @@ def _no_value(each: Field[Any], option: Option) -> Any:
     return each.default_factory() if each.default_factory is not MISSING else None
 
 
-def _read(option: Option, typed: Any) -> Any:
+def _read(option: Option, read: Callable[[Any], Any], typed: Any) -> Any:
     """What `read` makes of the texts, which have to be Unicode."""
     texts = typed if isinstance(typed, list) else [typed]
     for text in texts:
         check_unicode(option.label, text)
     try:
-        return option.read(typed) if option.read else typed
+        return read(typed)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=option.label) from None
 

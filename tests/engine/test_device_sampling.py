@@ -238,13 +238,13 @@ def test_what_takes_the_host_is_decoded_pass_by_pass(asked: dict) -> None:
 
 def test_requests_that_differ_share_a_session() -> None:
     one, two = sessions("qwen35", n_ctx=200)
-    compiled = len(one.model._plans)
+    compiled = len(one.model.plans._plans)
     for asked in [*ASKED.values(), *ASKED.values()]:
         assert text(one, True, 8, **asked) == text(two, False, 8, **asked)
     assert left_behind(one) == left_behind(two)
-    programs = {(s.candidates, p) for s, _, _, p in one.model._plans if p == "ahead"}
+    programs = {(s.candidates, p) for s, _, _, p in one.model.plans._plans if p == "ahead"}
     assert programs == {(1, "ahead"), (CANDIDATES, "ahead")}
-    assert len(one.model._plans) <= compiled + 2 + 2
+    assert len(one.model.plans._plans) <= compiled + 2 + 2
 
 
 def test_who_runs_ahead() -> None:

@@ -17,6 +17,8 @@ PACKAGES += ("bench", "tools")
 MODULES = {"ik-llama-cpp-python": "ik_llama_cpp"}
 # What a user has for other reasons, and riverrun uses where it is there.
 OPTIONAL = {"cupy"}
+# Read by type checkers alone, which bring it along.
+OPTIONAL |= {"typing_extensions"}
 PROJECT = (ROOT / "pyproject.toml").read_text()
 
 
