@@ -164,8 +164,10 @@ class Engine:
 
     def _decode(self, requests: Sequence[Request]) -> None:
         """A pass of those that the device chooses for, and one of the others."""
-        on_device = [r for r in requests if r.on_device]
-        on_host = [r for r in requests if not r.on_device]
+        # One that an interrupted step has left at its end only has to be ended.
+        going = [r for r in requests if not r.ending]
+        on_device = [r for r in going if r.on_device]
+        on_host = [r for r in going if not r.on_device]
         if on_device:
             self._ahead.run(on_device)
         if on_host:
