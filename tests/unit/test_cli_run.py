@@ -8,7 +8,6 @@ import json
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import riverrun
@@ -159,15 +158,20 @@ def test_debug_shows_the_traceback(
 
 
 def _break_second_step(monkeypatch: pytest.MonkeyPatch, fault: BaseException) -> None:
-    advance, calls = Sequences.advance, []
+    """Whether the device chooses the tokens or the host."""
+    calls = []
 
-    def broken(self: Sequences, *arguments: Any, **options: Any) -> None:
-        calls.append(arguments)
-        if len(calls) == 2:
-            raise fault
-        advance(self, *arguments, **options)
+    def breaking(step: Callable[..., object]) -> Callable[..., object]:
+        def broken(*arguments: object, **options: object) -> object:
+            calls.append(step)
+            if len(calls) == 2:
+                raise fault
+            return step(*arguments, **options)
 
-    monkeypatch.setattr(Sequences, "advance", broken)
+        return broken
+
+    for name in ("advance", "verify"):
+        monkeypatch.setattr(Sequences, name, breaking(getattr(Sequences, name)))
 
 
 def test_interrupt_keeps_the_text(
