@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ..backends import Plan
@@ -15,7 +11,7 @@ from ..backends.debug import watched
 from ..graph import Graph
 from ..graph.errors import RequestError
 from ..models import ModelFile, load_file
-from ..models.step import DRAFT_HEAD, Capacity, StepShape
+from ..models.step import Capacity, StepShape
 from ..models.tokenizer import Tokenizer
 from .batch import run_batch, spread
 from .constraints import Constraint, compile_constraint
@@ -24,6 +20,7 @@ from .drafting import Drafting, Opener
 from .engine import Engine, Speculative
 from .generate import Generation
 from .offload import Offload, open_for
+from .plan_cache import PlanCache
 from .request import Result
 from .sampler import Sampling
 from .session import Session
@@ -32,9 +29,6 @@ from .session_plan import SessionOptions, SessionPlan, plan_session
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-SAMPLE = 256  # bytes of each end of a tensor that go into the fingerprint
-# Compiled plans that are kept for sessions to come; those in use are kept by their sessions.
-SPARE_PLANS = 64
 Progress = Callable[[int, int], None]
 
 
@@ -53,8 +47,31 @@ class Model:
         self.source, self._drafters = source, drafters
         self.backend = watched(open_for(source, device, threads, offload or Offload()))
         self.weights: Any = self.backend.load_weights(source.weights)
-        self._plans: OrderedDict[tuple[StepShape, Capacity, str, str], Plan] = OrderedDict()
-        self._lock = threading.Lock()
+        self.plans = PlanCache()
+
+    def __repr__(self) -> str:
+        arch = self.source.arch.name
+        where = self.device if "backend" in self.__dict__ else "no device, closed"
+        return f"<Model {self.name}, {arch}, {self.source.nbytes / 2**20:.0f} MiB on {where}>"
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free its weights and plans, once its sessions are gone; later uses raise RequestError."""
+        self.plans.clear()
+        for name in ("weights", "backend"):
+            self.__dict__.pop(name, None)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            if name in ("weights", "backend"):
+                raise RequestError("this model is closed; load it again")
+            raise AttributeError(f"a model has no attribute {name!r}")
 
     @property
     def name(self) -> str:
@@ -81,32 +98,19 @@ class Model:
         """The context that the model was trained for, in tokens."""
         return self.source.arch.hp.n_ctx_train
 
-    @cached_property
+    @property
     def fingerprint(self) -> str:
-        """Tells this model from others: a hash of its hyperparameters and of its tensors' names,
-        types, shapes and samples."""
-        arch = self.source.arch
-        digest = hashlib.sha256(f"{arch.name} {arch.hp}".encode())
-        for name, tensor in self.source.weights.items():
-            if name == DRAFT_HEAD:
-                continue
-            digest.update(f"{name} {tensor.spec}".encode())
-            digest.update(tensor.raw[:SAMPLE].tobytes() + tensor.raw[-SAMPLE:].tobytes())
-        return digest.hexdigest()
+        """Tells this model from others."""
+        return self.source.fingerprint
 
     def plan(self, shape: StepShape, capacity: Capacity, kind: str, program: str = "trunk") -> Plan:
         """The compiled step of a program for these sizes; compiled once. program: "trunk", "mtp"
         (the block that predicts further tokens), "folds" (recurrent ops alone) or "ahead" (a
         step whose token is the one that the pass before picked, and which picks the next)."""
-        key = (shape, capacity, kind, program)
-        with self._lock:
-            if key not in self._plans:
-                graph = self._build(shape, capacity, program)
-                self._plans[key] = self.backend.compile(graph, kind)
-                if len(self._plans) > SPARE_PLANS:
-                    self._plans.popitem(last=False)
-            self._plans.move_to_end(key)
-            return self._plans[key]
+        return self.plans.get(
+            (shape, capacity, kind, program),
+            lambda: self.backend.compile(self._build(shape, capacity, program), kind),
+        )
 
     def _build(self, shape: StepShape, capacity: Capacity, program: str) -> Graph:
         arch, specs = self.source.arch, self.source.specs

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from ..graph import HostTensor, TensorSpec
@@ -13,6 +15,8 @@ from .architecture import Architecture, check_tensors, find_architecture
 from .gguf import GgufFile, open_gguf
 from .step import DRAFT_HEAD
 from .tokenizer import Tokenizer, load_tokenizer
+
+SAMPLE = 256  # bytes of each end of a tensor that go into the fingerprint
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,18 @@ class ModelFile:
     def specs(self) -> dict[str, TensorSpec]:
         """The spec of every weight."""
         return {name: tensor.spec for name, tensor in self.weights.items()}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Tells this model from others: a hash of its hyperparameters and of its tensors' names,
+        types, shapes and samples."""
+        digest = hashlib.sha256(f"{self.arch.name} {self.arch.hp}".encode())
+        for name, tensor in self.weights.items():
+            if name == DRAFT_HEAD:
+                continue
+            digest.update(f"{name} {tensor.spec}".encode())
+            digest.update(tensor.raw[:SAMPLE].tobytes() + tensor.raw[-SAMPLE:].tobytes())
+        return digest.hexdigest()
 
     @property
     def nbytes(self) -> int:

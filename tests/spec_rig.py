@@ -54,9 +54,11 @@ class Follower(Drafter):
 
 
 @contextmanager
-def scripted(script: Script) -> Iterator[None]:
-    """Within the block there is a drafter `scripted`."""
-    register_drafter(type("Scripted", (Follower,), {"name": "scripted", "script": script}))
+def scripted(script: Script, base: type[Follower] = Follower, **members: Any) -> Iterator[None]:
+    """Within the block there is a drafter `scripted`; members: methods that differ from those of
+    its base."""
+    members |= {"name": "scripted", "script": script}
+    register_drafter(type("Scripted", (base,), members))
     try:
         yield
     finally:
@@ -105,7 +107,8 @@ def _plain(model: rr.Model, prompt: tuple[int, ...], n: int, more: tuple[Any, ..
     kv = options.pop("kv", None)
     session = model.session(512, cache_type_k=kv, cache_type_v=kv) if kv else None
     options.setdefault("ignore_eos", True)
-    return model.generate(prompt, n, n_ctx=512, session=session, **options).result
+    n_ctx = None if session else 512
+    return model.generate(prompt, n, n_ctx=n_ctx, session=session, **options).result
 
 
 def plain(model: rr.Model, prompt: Sequence[int], n: int, **options: Any) -> rr.Result:

@@ -1,220 +1,18 @@
-"""Paged attention memory: pages of 256 positions, a block table row per sequence.
-
-Source of paging and of shared pages: Kwon et al. 2023, "Efficient Memory Management for LLM
-Serving"."""
+"""Attention memory: keys and values in pages, saved, kept and brought back."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from ...backends import Pools
 from ...graph.errors import RequestError
 from ...models.memories import PAGE
-from .base import Memory, Reservation
-from .filling import Filler, Part
-from .pages import Pages
+from .paged import PagedRows, page_rows, pages_of
 
 
-class _Fresh(NamedTuple):
-    """A page taken for a block table entry, in place of a shared page or of none."""
-
-    seq: int
-    at: int
-    page: int
-    shared: int | None
-
-
-class _Rows(Filler):
-    """The pool row of every token, and the pages of every item's sequence."""
-
-    def __init__(self, cache: PagedKV, rows: np.ndarray, table: np.ndarray) -> None:
-        self.cache, self.rows, self.table = cache, rows, table
-
-    def fill(self, i: int, part: Part, at: int) -> None:
-        n, again, seq = len(part.tokens), part.again, part.seq
-        if n == 1:
-            # What runs again has its key and value where others may share them.
-            self.rows[at] = -1 if again else self.cache.row(seq, part.first)
-        elif n:
-            self.rows[at : at + again] = -1
-            rows = self.cache.rows(seq, part.first + again, n - again)
-            self.rows[at + again : at + n] = rows
-        if n:
-            self.table[i] = self.cache.block_table[seq]
-
-    def pad(self, items: int, total: int) -> None:
-        self.rows[total:] = -1
-
-
-class PagedKV(Memory):
-    """Which pages hold which positions. block_table: i32 [n_seqs, pages_per_seq].
-
-    states: names of the pool states [n_pages * PAGE, ...] whose rows lie in these pages. Copies of
-    a sequence share its pages until one of them writes. With a window, of layers whose queries at
-    position p see p - window + 1 .. p, commit frees the pages that no query from position
-    length - slack on sees: a sequence can go back to `slack` tokens less than the most it had.
-    Table entries of pages that a sequence does not hold are 0."""
-
-    def __init__(
-        self,
-        n_seqs: int,
-        n_pages: int,
-        n_ctx: int,
-        pools: Pools | None = None,
-        states: Iterable[str] = (),
-        window: int = 0,
-        slack: int = 0,
-        suffix: str = "",
-    ) -> None:
-        super().__init__(n_seqs)
-        self.suffix = suffix  # of the names of its inputs
-        self.n_ctx, self.window, self.slack = n_ctx, window, slack
-        self.pages = Pages(n_pages)
-        self.block_table = np.zeros((n_seqs, _pages(n_ctx)), np.int32)
-        self.pools, self.states = pools or Pools({}), list(states)
-        for name in self.states:
-            shape = self.pools.specs[name].shape
-            if shape[0] != n_pages * PAGE:
-                raise RequestError(
-                    f"state {name!r} should have {n_pages * PAGE} rows, {PAGE} for each of "
-                    f"{n_pages} pages, got {list(shape)}"
-                )
-        self._first, self._end = [0] * n_seqs, [0] * n_seqs
-
-    def fillers(self, inputs: Mapping[str, np.ndarray]) -> list[Filler]:
-        """Of kv_rows and block_table, as models.memories.AttentionSpec has them."""
-        rows = inputs.get(f"kv_rows{self.suffix}")
-        return [] if rows is None else [_Rows(self, rows, inputs[f"block_table{self.suffix}"])]
-
-    def held(self, seq: int) -> range:
-        """The block table entries of the pages that a sequence holds."""
-        return range(self._first[seq], self._end[seq])
-
-    def refusal(self, batch: Sequence[Reservation]) -> str:
-        """Why the new positions, and own copies of shared pages they lie in, find no room."""
-        if len(batch) > 1 and len({seq for seq, *_ in batch}) < len(batch):
-            return f"sequences of a pass should be distinct, got {[seq for seq, *_ in batch]}"
-        wanted, left = 0, dict[int, int]()
-        for seq, n, *_ in batch:
-            start = self._length[seq] + self._pending[seq]
-            if start + n > self.n_ctx:
-                return (
-                    f"sequence {seq}: {start + n} tokens do not fit in a context of {self.n_ctx}; "
-                    "load with a larger context (-c) or shorten the prompt"
-                )
-            wanted += max(0, _pages(start + n) - self._end[seq])
-            if n and start % PAGE and self._shared(seq, start, left) is not None:
-                wanted += 1
-        return self._shortage(wanted)
-
-    def _shortage(self, wanted: int) -> str:
-        if wanted <= self.pages.free:
-            return ""
-        return f"{wanted} attention pages needed, {self.pages.free} free; clear a sequence"
-
-    def _shared(self, seq: int, start: int, left: dict[int, int]) -> int | None:
-        """The page that position start lies in, if writing there needs an own copy. left: how many
-        owners of each page have been given copies; counts this one in."""
-        page = self.block_table.item(seq, start // PAGE)
-        # When all but one of its owners have left it for copies, the last one keeps it.
-        if self.pages.owners(page) - left.get(page, 0) <= 1:
-            return None
-        left[page] = left.get(page, 0) + 1
-        return page
-
-    def _prepare(self, batch: Sequence[Reservation]) -> list[_Fresh]:
-        """Pages for the new positions and own copies of shared ones, not yet in the block table."""
-        fresh, left = list[_Fresh](), dict[int, int]()
-        try:
-            for seq, n, *_ in batch:
-                start = self._length[seq] + self._pending[seq]
-                shared = self._shared(seq, start, left) if n and start % PAGE else None
-                if shared is not None:
-                    fresh.append(_Fresh(seq, start // PAGE, self.pages.take(), shared))
-                    self._copy_rows(shared, fresh[-1].page, start % PAGE)
-                for at in range(self._end[seq], _pages(start + n)):
-                    fresh.append(_Fresh(seq, at, self.pages.take(), None))
-        except BaseException:
-            self._abandon(fresh)
-            raise
-        return fresh
-
-    def _copy_rows(self, src: int, dst: int, n: int) -> None:
-        """The first n rows of a page into another."""
-        for name in self.states:
-            self.pools.copy(name, _rows(src, n), _rows(dst, n))
-
-    def _abandon(self, prepared: list[_Fresh]) -> None:
-        for fresh in prepared:
-            self.pages.give_back(fresh.page)
-
-    def _apply(self, batch: Sequence[Reservation], prepared: list[_Fresh]) -> None:
-        for seq, at, page, shared in prepared:
-            self.block_table[seq, at] = page
-            if shared is None:
-                self._end[seq] = at + 1
-            else:
-                self.pages.give_back(shared)
-        super()._apply(batch, prepared)
-
-    def row(self, seq: int, position: int) -> int:
-        """The pool row of a position that is held."""
-        return self.block_table.item(seq, position // PAGE) * PAGE + position % PAGE
-
-    def rows(self, seq: int, start: int, n: int) -> np.ndarray:
-        """The pool rows of positions start .. start + n - 1, all held, i32 [n]."""
-        if start // PAGE == (start + n - 1) // PAGE:
-            row = self.row(seq, start)
-            return np.arange(row, row + n, dtype=np.int32)
-        at = np.arange(start, start + n, dtype=np.int32)
-        return self.block_table[seq, at // PAGE] * PAGE + at % PAGE
-
-    def can_commit(self, seq: int, n: int) -> bool:
-        """Any prefix of the pending tokens."""
-        return 0 <= n <= self._pending[seq]
-
-    def _commit(self, seq: int, n: int) -> None:
-        """Keep n; pages that held only forgotten positions are free again."""
-        forgets = n < self._pending[seq]
-        super()._commit(seq, n)
-        if forgets or self.window:
-            self._release(seq)
-
-    def can_remove(self, seq: int, start: int) -> bool:
-        """Any suffix, while nothing is pending and all that position start sees is held."""
-        if self._pending[seq] or not 0 <= start <= self._length[seq]:
-            return False
-        return start == 0 or self._first[seq] * PAGE <= self._seen_from(start)
-
-    def _remove(self, seq: int, start: int) -> None:
-        super()._remove(seq, start)
-        self._release(seq)
-
-    def lose(self, seq: int) -> None:
-        """Pending tokens are forgotten: only their rows were written."""
-        self._commit(seq, 0)
-
-    def _reset(self, seq: int) -> None:
-        """Who owns which page is counted anew from the block tables of all sequences."""
-        self._first[seq] = self._end[seq] = 0
-        self.block_table[seq] = 0
-        every = range(self.n_seqs)
-        tables = [self.block_table[s, self._first[s] : self._end[s]].tolist() for s in every]
-        # One assignment: whoever is interrupted before it has changed nothing of others.
-        self.pages = Pages(self.pages.n, (page for table in tables for page in table))
-
-    def max_rollback(self, seq: int) -> int:
-        """Everything pending."""
-        return self._pending[seq]
-
-    def _copy(self, src: int, dst: int) -> None:
-        for at in self.held(src):
-            self.pages.share(self.block_table.item(src, at))
-        self.block_table[dst] = self.block_table[src]
-        self._first[dst], self._end[dst] = self._first[src], self._end[src]
+class PagedKV(PagedRows):
+    """Pages, and what is read from and written to them besides passes."""
 
     def save(self, seq: int) -> dict[str, np.ndarray]:
         """By state, the rows of the sequence's last positions, up to its length: of all of them
@@ -257,7 +55,7 @@ class PagedKV(Memory):
                 f"sequence {seq}: the last {length - self._seen_from(length)} of {length} tokens "
                 f"should be saved in whole pages, got the last {n}"
             )
-        why = self._shortage(_pages(length) - start // PAGE)
+        why = self._shortage(pages_of(length) - start // PAGE)
         if why:
             raise RequestError(why)
 
@@ -295,9 +93,9 @@ class PagedKV(Memory):
     def _restore(self, seq: int, length: int, arrays: Mapping[str, np.ndarray]) -> None:
         n = self._saved_rows(length, arrays)
         start = self._start(length, n)
-        for at in range(start // PAGE, _pages(length)):
+        for at in range(start // PAGE, pages_of(length)):
             self.block_table[seq, at] = self.pages.take()
-        self._first[seq], self._end[seq] = start // PAGE, _pages(length)
+        self._first[seq], self._end[seq] = start // PAGE, pages_of(length)
         for name in self.states:
             values = arrays[name][start - (length - n) :]
             for rows, part in self._pieces(seq, start, length):
@@ -315,7 +113,7 @@ class PagedKV(Memory):
 
     def _start(self, length: int, saved: int) -> int:
         """The first position to be held when the last `saved` of `length` ones are at hand."""
-        return max(self._kept_page(length), _pages(length - saved)) * PAGE
+        return max(self._kept_page(length), pages_of(length - saved)) * PAGE
 
     def _pieces(self, seq: int, start: int, stop: int) -> Iterator[tuple[slice, slice]]:
         """Positions start (of a page) to stop, page by page: rows of the pool, and these positions
@@ -323,34 +121,4 @@ class PagedKV(Memory):
         for at in range(start, stop, PAGE):
             n = min(PAGE, stop - at)
             page = self.block_table.item(seq, at // PAGE)
-            yield _rows(page, n), slice(at - start, at - start + n)
-
-    def _seen_from(self, position: int) -> int:
-        """The first position that a query at this one sees."""
-        return max(0, position - self.window + 1) if self.window else 0
-
-    def _kept_page(self, length: int) -> int:
-        """The first page that a sequence of this length needs."""
-        return self._seen_from(max(0, length - self.slack)) // PAGE
-
-    def _release(self, seq: int) -> None:
-        """Give back the pages behind the sequence's end and those before what is needed."""
-        end = _pages(self._length[seq])
-        first = min(max(self._first[seq], self._kept_page(self._length[seq])), end)
-        # No longer held before it is given back, so that it cannot be given back twice.
-        before = self.held(seq)
-        self._first[seq], self._end[seq] = first, end
-        for at in before:
-            if not first <= at < end:
-                page = self.block_table.item(seq, at)
-                self.block_table[seq, at] = 0
-                self.pages.give_back(page)
-
-
-def _pages(positions: int) -> int:
-    return -(-positions // PAGE)
-
-
-def _rows(page: int, n: int) -> slice:
-    """The first n pool rows of a page."""
-    return slice(page * PAGE, page * PAGE + n)
+            yield page_rows(page, n), slice(at - start, at - start + n)

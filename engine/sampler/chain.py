@@ -63,13 +63,19 @@ def penalize(
 
     A positive logit is divided by `repeat`, another multiplied by it; then
     count * frequency + presence is subtracted."""
-    ids, counts = window.ids, window.counts
     logits = c.logits.copy()
-    old = logits[ids].astype(np.float64)
+    logits[window.ids] = penalized(logits[window.ids], window, repeat, frequency, presence)
+    return Candidates(c.ids, logits)
+
+
+def penalized(
+    logits: np.ndarray, window: TokenWindow, repeat: float, frequency: float, presence: float
+) -> np.ndarray:
+    """What `penalize` makes of the logits of the window's tokens, in their order; of their type."""
+    old = logits.astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         new = np.where(old > 0, old / repeat, old * repeat)
-        logits[ids] = new - (counts * frequency + presence)
-    return Candidates(c.ids, logits)
+        return (new - (window.counts * frequency + presence)).astype(logits.dtype)
 
 
 def top_k(c: Candidates, k: int) -> Candidates:

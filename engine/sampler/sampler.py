@@ -13,7 +13,7 @@ import numpy as np
 from ...graph.errors import BackendError, RequestError
 from ...graph.random import uniform
 from ...models.step import CANDIDATES
-from .chain import CHAIN, Candidates, ChainState, draw, softmax_weights
+from .chain import CHAIN, Candidates, ChainState, draw, penalized, softmax_weights
 from .params import SamplerParams
 from .window import TokenWindow
 
@@ -54,7 +54,15 @@ class Sampler:
     seed, the position and the accepted tokens, and on nothing else. Greedy (temperature 0) is the
     first maximum after logit_bias and penalties. Used by one thread at a time."""
 
-    __slots__ = ("_n_vocab", "_on_device", "_pick_steps", "_sample_steps", "_seed", "_state")
+    __slots__ = (
+        "_n_vocab",
+        "_on_device",
+        "_only_penalties",
+        "_pick_steps",
+        "_sample_steps",
+        "_seed",
+        "_state",
+    )
 
     def __init__(
         self,
@@ -85,6 +93,9 @@ class Sampler:
         self._pick_steps = tuple(row.apply for row in rows if row.shapes_greedy)
         self._sample_steps = tuple(row.apply for row in rows if not row.shapes_greedy)
         run = [row for row in rows if row.shapes_greedy or not params.greedy]
+        self._only_penalties = params.greedy and [r.name for r in rows if r.shapes_greedy] == [
+            "penalties"
+        ]
         self._on_device = all(row.on_device for row in run)
 
     @property
@@ -122,6 +133,8 @@ class Sampler:
             return int(
                 final.ids[draw(softmax_weights(final.logits), uniform(self._seed, position))]
             )
+        if self._only_penalties:
+            return self._largest_penalized(logits, position)
         if self._pick_steps:
             shaped = self._shape(logits, position).logits
             return int(shaped.argmax())
@@ -156,12 +169,31 @@ class Sampler:
         other = object.__new__(Sampler)
         other._n_vocab, other._seed = self._n_vocab, self._seed
         other._pick_steps, other._sample_steps = self._pick_steps, self._sample_steps
-        other._on_device = self._on_device
+        other._on_device, other._only_penalties = self._on_device, self._only_penalties
         state = self._state
         other._state = ChainState(
             state.params, state.bias_ids, state.bias_values, state.window.copy()
         )
         return other
+
+    def _largest_penalized(self, logits: np.ndarray, position: int) -> int:
+        """The largest of a whole vocabulary of which penalties change a few: these are put in their
+        places for the search alone, since copying the others takes longer than that."""
+        self._check_shape(logits)
+        p, window = self.params, self._state.window
+        ids = window.ids
+        old = logits[ids]
+        try:
+            logits[ids] = penalized(
+                old, window, p.repeat_penalty, p.frequency_penalty, p.presence_penalty
+            )
+            best = int(logits.argmax())
+            peak = float(logits[best])
+        finally:
+            logits[ids] = old
+        if not math.isfinite(peak):
+            best = int(self._shape(logits, position).logits.argmax())  # it says what is wrong
+        return best
 
     def _filter(self, logits: np.ndarray, position: int | None) -> Candidates:
         candidates = self._shape(logits, position)

@@ -60,8 +60,8 @@ def load(variant: str, device: str = "cuda", layers: int | str | None = None) ->
 
 
 def plans(model: rr.Model) -> list[SplitPlan]:
-    found = [plan for plan in model._plans.values() if isinstance(plan, SplitPlan)]
-    assert len(found) == len(model._plans) > 0
+    found = [plan for plan in model.plans._plans.values() if isinstance(plan, SplitPlan)]
+    assert len(found) == len(model.plans._plans) > 0
     return found
 
 
@@ -121,7 +121,7 @@ def test_plans_share_the_weights_of_a_card(monkeypatch: pytest.MonkeyPatch) -> N
     model = load("qwen35,mtp", "cuda", 3)
     spec = speculator(model, speculation(("mtp",), 2))
     model.generate(stream(3)[:20], 6, speculative=spec, **GREEDY).result  # noqa: B018
-    assert {key[3] for key in model._plans} >= {"trunk", "mtp"}
+    assert {key[3] for key in model.plans._plans} >= {"trunk", "mtp"}
     assert [len(model.weights._loaded[i]) for i in (0, 1)] == [1, 1]
 
 

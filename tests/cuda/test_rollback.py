@@ -63,9 +63,9 @@ def test_rounds_move_no_state_through_the_host(
             session.settle(seq)
         moved = {name: c.n for name, c in calls.items() if c.n}
     if strategy in ON_DEVICE:
-        assert session.host_bytes == 0 and moved == {}
+        assert session.sequences.storage.host_bytes == 0 and moved == {}
     else:
-        assert session.host_bytes > 0 and moved.keys() == {"read", "write"}
+        assert session.sequences.storage.host_bytes > 0 and moved.keys() == {"read", "write"}
     peek(session, [plain("cuda", seq) for seq in range(2)])
 
 

@@ -49,7 +49,8 @@ def check(
     require_equal(got, plain(model, prompt, n, **sampling))
     require_sums(got)
     text = [*prompt, *got.tokens]
-    assert spec.session.tokens() == text[: len(prompt) + n - 1]
+    assert spec.session.tokens() == text
+    assert spec.sequences.evaluated() == len(prompt) + n - 1
     return int(got.timings["draft_n_accepted"])
 
 

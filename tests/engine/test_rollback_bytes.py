@@ -152,7 +152,7 @@ def test_rounds_compile_nothing_new(strategy: str, n_seqs: int) -> None:
     for seq in range(n_seqs):
         session.prefill(tokens[:5], seq)
     session.sequences.prepare_drafts(drafts)
-    before = len(model._plans), len(session.sequences.runner.bound_plans)
+    before = len(model.plans._plans), len(session.sequences.runner.bound_plans)
     for _ in range(500):
         seqs = rng.sample(range(n_seqs), rng.randint(1, n_seqs))
         items = [(seq, tokens[: rng.randint(1, drafts + 1)]) for seq in seqs]
@@ -161,4 +161,4 @@ def test_rounds_compile_nothing_new(strategy: str, n_seqs: int) -> None:
             session.commit(seq, rng.randint(1, len(drafted)))
             if session.length(seq) > 400:
                 session.clear(seq)
-    assert (len(model._plans), len(session.sequences.runner.bound_plans)) == before
+    assert (len(model.plans._plans), len(session.sequences.runner.bound_plans)) == before

@@ -394,6 +394,11 @@ def test_the_op_methods_stub_is_up_to_date() -> None:
     assert (ROOT / STUB).read_text() == generate(), "make stub"
 
 
+@named(files({".py"}, "engine"))
+def test_files_of_the_engine_are_at_most_300_lines(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 300
+
+
 @named(files({".py"}, *DOCUMENTED))
 def test_public_names_have_docstrings(path: Path) -> None:
     bare: list[str] = []

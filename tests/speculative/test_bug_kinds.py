@@ -114,6 +114,11 @@ def test_c07_repeating_a_file(rollback: str) -> None:
 # C12
 
 
+def counts(spec: Speculator) -> tuple[int, int, int]:
+    found = spec.statistics_in_all
+    return found.rounds, found.accepted, found.drafted
+
+
 @pytest.mark.parametrize("name", ["mtp", "draft", "all"])
 def test_c12_slots_used_again(name: str) -> None:
     """A slot's new text, with or without a beginning in common, is drafted for as by a fresh
@@ -123,31 +128,30 @@ def test_c12_slots_used_again(name: str) -> None:
     base = TEXTS["p200"]
     prompts = [base, base[:150] + TEXTS["p17"], TEXTS["p64"], base[:150] + TEXTS["p3"], base]
     for prompt in prompts:
-        before = (used.statistics.rounds, used.statistics.accepted, used.statistics.drafted)
+        before = counts(used)
         got = model.generate(
             prompt, 40, speculative=used, cache_prompt=True, ignore_eos=True, **GREEDY
         ).result
         assert got.tokens == plain(model, prompt, 40, temperature=0.0).tokens
-        after = (used.statistics.rounds, used.statistics.accepted, used.statistics.drafted)
+        after = counts(used)
         fresh = speculator(model, asked)
         model.generate(prompt, 40, speculative=fresh, ignore_eos=True, **GREEDY).result  # noqa: B018
-        counts = (fresh.statistics.rounds, fresh.statistics.accepted, fresh.statistics.drafted)
         # n-gram pools outlive a text by design, and may know more.
         if name != "all":
-            assert tuple(b - a for a, b in zip(before, after, strict=True)) == counts
+            assert tuple(b - a for a, b in zip(before, after, strict=True)) == counts(fresh)
 
 
 def test_c12_a_cleared_slot_knows_nothing() -> None:
     model, asked = demo(), speculation(("mtp",), 3)
     spec = speculator(model, asked)
-    counts = []
+    found = []
     for _ in range(2):
-        before = spec.statistics.accepted
+        before = spec.statistics_in_all.accepted
         got = model.generate(TEXTS["p64"], 40, speculative=spec, ignore_eos=True, **GREEDY).result
-        counts.append((got.tokens, spec.statistics.accepted - before))
+        found.append((got.tokens, spec.statistics_in_all.accepted - before))
         spec.clear(0)
         assert spec.session.length() == 0
-    assert counts[0] == counts[1]
+    assert found[0] == found[1]
 
 
 def test_c12_the_target_drafting_for_itself_is_always_right() -> None:
@@ -220,7 +224,7 @@ def test_c22_bytes_to_host_memory(rollback: str) -> None:
         if name.startswith(("conv_state", "ssm_state"))
     )
     moved = got.timings["rollback_bytes"]
-    assert moved == spec.statistics.rollback_bytes
+    assert moved == spec.statistics_in_all.rollback_bytes
     if rollback == "checkpoint:host":
         assert moved >= state * got.timings["draft_rounds"]
     else:

@@ -48,17 +48,17 @@ def generate(spec: Speculator, n: int = -1, **options: Any) -> rr.Result:
 
 
 def require_end(spec: Speculator, got: rr.Result, want: rr.Result, held: int) -> None:
-    """Result and counts are those of plain decoding, the session and its drafters hold `held`
-    tokens, and the session goes on as one that never had a draft."""
+    """Result and counts are those of plain decoding, the session holds its text, of which it and
+    its drafters have seen `held` tokens, and it goes on as one that never had a draft."""
     model, session = demo(), spec.session
     require_equal(got, want)
     require_sums(got)
     whole = [*PROMPT, *want.tokens]
-    assert session.length() == held and session.memory.pending(0) == 0
-    assert session.tokens() == (text() if held > len(whole) else whole)[:held]
+    assert spec.sequences.evaluated() == held and session.memory.pending(0) == 0
+    assert session.tokens() == whole and session.length() == len(whole)
     for drafter in spec.drafters:
         if isinstance(drafter, Follower):
-            assert drafter.text[0] == session.tokens()
+            assert drafter.text[0] == whole[:held]
     follow = [*session.tokens(), 799, 1415, 198]
     if len(follow) + 12 > session.n_ctx:
         return
@@ -107,7 +107,7 @@ def test_stop_texts(stop: str, source: str) -> None:
     want = model.generate(PROMPT, 90, session=plainly, stop=stop, ignore_eos=True, **GREEDY).result
     spec = of(source)
     got = generate(spec, 90, stop=stop, ignore_eos=True)
-    require_end(spec, got, want, plainly.length())
+    require_end(spec, got, want, plainly.sequences.evaluated())
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_three_places_left(rollback: str) -> None:
         spec = speculator(demo(), speculation(("scripted",), 16), n_ctx, rollback=rollback)
     got = demo().generate(prompt, -1, speculative=spec, ignore_eos=True, **GREEDY).result
     require_equal(got, want)
-    assert got.finish_reason == "length" and spec.session.length() == n_ctx
+    assert got.finish_reason == "length" and spec.sequences.evaluated() == n_ctx
     assert got.timings["draft_n"] >= 1
 
 
@@ -154,20 +154,23 @@ def test_breaking_off(source: str, taken: int) -> None:
             break
     generation.close()
     got = generation.tokens
-    assert got == text()[17 : 17 + len(got)] and "".join(pieces) == generation.result.text
-    timings, statistics = generation.result.timings, spec.statistics
+    result = generation.result
+    # A round is taken whole, whoever leaves before its last piece.
+    assert got == text()[17 : 17 + len(got)] and result.text.startswith("".join(pieces))
+    assert result.text == model.tokenizer.decode(got) and result.finish_reason == "cancelled"
+    timings, statistics = result.timings, spec.statistics_in_all
     assert (timings["draft_n"], timings["draft_rounds"]) == (statistics.drafted, statistics.rounds)
-    held = spec.session.tokens()
+    assert spec.session.tokens() == text()[: 17 + len(got)]
     # Between rounds the newest token is not evaluated, in a block the same holds.
-    assert held == text()[: 17 + len(got) - 1]
+    assert spec.sequences.evaluated() == 17 + len(got) - 1
     assert spec.session.memory.pending(0) == 0
     for drafter in spec.drafters:
         if isinstance(drafter, Follower):
-            assert drafter.text[0] == held
+            assert drafter.text[0] == text()[: 17 + len(got) - 1]
     rest = model.generate(
         text()[: 17 + len(got)], 30, speculative=spec, cache_prompt=True, ignore_eos=True, **GREEDY
     ).result
-    assert rest.timings["cache_n"] == len(held)
+    assert rest.timings["cache_n"] == 17 + len(got) - 1
     assert rest.tokens == text()[17 + len(got) : 47 + len(got)]
 
 
@@ -177,14 +180,14 @@ def test_an_error_of_what_takes_the_tokens_leaves_no_draft_pending(
     """Not even while the error, and with it the unfinished round, is still held."""
     spec = of("scripted")
     generation = demo().generate(PROMPT, 40, speculative=spec, ignore_eos=True, **GREEDY)
-    take = generation._take
+    take = generation.request.take
 
-    def broken(token: int) -> str:
+    def broken(token: int) -> None:
         if len(generation.tokens) == 4:
             raise LookupError
-        return take(token)
+        take(token)
 
-    monkeypatch.setattr(generation, "_take", broken)
+    monkeypatch.setattr(generation.request, "take", broken)
     with pytest.raises(LookupError) as caught:
         list(generation)
     assert caught.value.__traceback__ is not None
@@ -202,8 +205,9 @@ def test_breaking_off_leaves_the_state_of_plain_decoding(rollback: str) -> None:
             spec = speculator(model, speculation(("scripted",), 8), rollback=rollback)
         generation = model.generate(prompt, n, speculative=spec, **GREEDY)
         assert generation.result.tokens == whole[4 : 4 + n]
+        assert spec.sequences.evaluated() == 4 + n - 1
         require_state(spec.session, 0, like)
-        assert spec.session.length() == 4 + n - 1
+        assert spec.session.length() == 4 + n
 
 
 @pytest.mark.parametrize("name", ["mtp", "scripted", "all"])
@@ -234,8 +238,9 @@ SCHEMA = {
 def constrained(spec: Speculator | None, prompt: list[int], **sampling: Any) -> rr.Result:
     model = demo()
     constraint = compile_constraint(model.tokenizer, "json_schema", SCHEMA)
+    n_ctx = None if spec else 512
     return model.generate(
-        prompt, 120, n_ctx=512, speculative=spec, constraint=constraint, **sampling
+        prompt, 120, n_ctx=n_ctx, speculative=spec, constraint=constraint, **sampling
     ).result
 
 

@@ -61,7 +61,8 @@ def check(
     kept = {"kv": kv} if kv else {}
     require_equal(got, plain(model, TEXTS[prompt], n, **sampling, **kept))
     require_sums(got)
-    assert spec.session.length() == len(TEXTS[prompt]) + n - 1
+    assert spec.session.length() == len(TEXTS[prompt]) + n
+    assert spec.sequences.evaluated() == len(TEXTS[prompt]) + n - 1
     return int(got.timings["draft_n_accepted"])
 
 

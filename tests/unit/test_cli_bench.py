@@ -14,7 +14,8 @@ from cli import DEVICE, run_cli
 from paths import DEMO, shared
 from riverrun.bench import peers
 from riverrun.bench.measure import Times, read_bandwidth, repeat
-from riverrun.bench.throughput import Bench, TimedSession, make_tests
+from riverrun.bench.throughput import Bench, TimedRunner, make_tests
+from riverrun.engine.sequences import Sequences
 
 SMALL = ("bench", DEMO, "--device", DEVICE, "-p", "1,3", "-n", 2, "-r", 2)
 
@@ -66,16 +67,17 @@ def test_weight_bytes() -> None:
     assert Bench(model, 4).weight_bytes() == wanted
 
 
-def test_timed_session_gives_what_a_session_gives() -> None:
+def test_timed_passes_give_what_a_session_gives() -> None:
     model = riverrun.load(DEMO, DEVICE)
-    plain, timed = model.session(8), TimedSession(model, model.plan_session(8))
+    plain, timed = model.session(8), Sequences(model, model.plan_session(8), TimedRunner)
     for tokens in ([295, 4304, 508], [17]):
         wanted = plain.evaluate([(0, tokens)], want="all").logits
         began = time.perf_counter()
         found = timed.evaluate([(0, tokens)], want="all").logits
         whole = time.perf_counter() - began
         np.testing.assert_array_equal(found, wanted)
-    assert 0 < timed.single.seconds < whole
+    assert isinstance(timed.runner, TimedRunner)
+    assert 0 < timed.runner.single.seconds < whole
 
 
 def test_overhead_is_outside_the_plan_and_without_the_warm_up() -> None:

@@ -12,7 +12,7 @@ import pytest
 import riverrun
 from cli import DEVICE, LIMIT, run_cli, start_cli
 from paths import DEMO
-from riverrun.engine.session import Session
+from riverrun.engine.sequences import Sequences
 
 BASE = ("run", DEMO, "--device", DEVICE)
 GREEDY = (*BASE, "--temp", 0)
@@ -154,10 +154,11 @@ def test_plain_output(capsys: pytest.CaptureFixture[str]) -> None:
 def test_object_of_a_failed_run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(self: Session, token: int, seq: int = 0) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise riverrun.errors.BackendError("kernel 'add' failed")
 
-    monkeypatch.setattr(Session, "decode", fail)
+    for name in ("advance", "verify"):
+        monkeypatch.setattr(Sequences, name, fail)
     outcome = run_cli(capsys, *GREEDY, "-p", "def ", "-n", 3, "--json")
     found = json.loads(outcome.out)
     assert (outcome.code, found["finish_reason"], len(found["tokens"])) == (1, "error", 1)

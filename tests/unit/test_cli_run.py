@@ -14,7 +14,7 @@ import riverrun
 from cli import DEVICE, LIMIT, run_cli, start_cli
 from gguf_bytes import string
 from paths import DEMO
-from riverrun.engine.session import Session
+from riverrun.engine.sequences import Sequences
 from riverrun.tools.generating import drain
 from riverrun.tools.run import run
 
@@ -157,15 +157,20 @@ def test_debug_shows_the_traceback(
 
 
 def _break_second_step(monkeypatch: pytest.MonkeyPatch, fault: BaseException) -> None:
-    decode, calls = Session.decode, []
+    """Whether the device chooses the tokens or the host."""
+    calls = []
 
-    def broken(self: Session, token: int, seq: int = 0) -> object:
-        calls.append(token)
-        if len(calls) == 2:
-            raise fault
-        return decode(self, token, seq)
+    def breaking(step: Callable[..., object]) -> Callable[..., object]:
+        def broken(*arguments: object, **options: object) -> object:
+            calls.append(step)
+            if len(calls) == 2:
+                raise fault
+            return step(*arguments, **options)
 
-    monkeypatch.setattr(Session, "decode", broken)
+        return broken
+
+    for name in ("advance", "verify"):
+        monkeypatch.setattr(Sequences, name, breaking(getattr(Sequences, name)))
 
 
 def test_interrupt_keeps_the_text(

@@ -24,12 +24,13 @@ from riverrun.backends.cpu import CpuBackend
 from riverrun.backends.reference import BoundReference, ReferenceBackend
 from riverrun.backends.scheduler import SplitBackend
 from riverrun.engine.bound_step import BoundStep, Part
-from riverrun.engine.captured import CapturingSession
+from riverrun.engine.captured import CapturingRunner
 from riverrun.engine.chooser import Chooser
 from riverrun.engine.memory import HybridMemory, PagedKV
 from riverrun.engine.memory.snapshots import Snapshots
 from riverrun.engine.sampler import SamplerParams
-from riverrun.engine.session import Pass, Session
+from riverrun.engine.sequences import Sequences
+from riverrun.engine.session import Pass
 from riverrun.models import load_file
 from riverrun.speculative.acceptance import RULES, match
 from riverrun.speculative.check import Asked, Check, Recorder
@@ -287,10 +288,10 @@ def test_logits_that_no_node_explains(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, always: bool
 ) -> None:
     """Changed after the run, in every session or in the recorded one alone."""
-    where = Session if always else Recorder
+    where = Sequences if always else Recorder
     verify = where.verify
 
-    def wrong(self: Session, *arguments: Any, **options: Any) -> Pass:
+    def wrong(self: Sequences, *arguments: Any, **options: Any) -> Pass:
         found = verify(self, *arguments, **options)
         if self.length() > 12:
             found.logits[0] = -found.logits[0]
@@ -375,14 +376,16 @@ def test_logits_show_what_tokens_hide(
 @pytest.mark.parametrize("strategy", ["replay", "snapshots"])
 def test_captured_rows_are_those_of_single_tokens(strategy: str) -> None:
     model, tokens = demo(DEVICE), [5, 7, 11, 300]
-    several = CapturingSession(model, model.plan_session(32, n_rs_seq=4, rollback=strategy))
-    one = CapturingSession(model, model.plan_session(32))
+    plan = model.plan_session(32, n_rs_seq=4, rollback=strategy)
+    several = Sequences(model, plan, CapturingRunner)
+    one = Sequences(model, model.plan_session(32), CapturingRunner)
+    assert isinstance(several.runner, CapturingRunner) and isinstance(one.runner, CapturingRunner)
     for session in (several, one):
         session.prefill([1, 2, 3])
-    found = several.capture(lambda: several.verify([(0, tokens)]), lambda n: slice(0, n))
+    found = several.runner.capture(lambda: several.verify([(0, tokens)]), lambda n: slice(0, n))
     assert found.total == 4 and len(found.nodes) > 100
     for i, token in enumerate(tokens):
-        alone = one.capture(lambda token=token: one.decode(token), lambda n: slice(0, n))
+        alone = one.runner.capture(lambda token=token: one.decode(token), lambda n: slice(0, n))
         assert alone.total == 1
         common = found.nodes.keys() & alone.nodes.keys()
         assert len(common) == len(found.nodes)
