@@ -291,7 +291,8 @@ def test_a_failing_pass_loses_drafts_only(name: str, at: int) -> None:
     assert session.memory.pending(0) == 0
     generation.close()
     held = session.tokens()
-    assert got == generation.tokens and got == want.tokens[: len(got)] and held == whole[: len(held)]
+    assert got == generation.tokens == want.tokens[: len(got)]
+    assert held == whole[: len(held)]
     assert session.memory.pending(0) == 0
     assert len(held) == len(prompt) + len(got) or (at < 4 and not got)
     rest = model.generate(
