@@ -5,14 +5,13 @@
 from __future__ import annotations
 
 import atexit
-import os
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..graph import Graph, HostTensor, Node
+from ..graph.debug import level, note
 from .base import Backend, BoundPlan, Plan, Pools, Support, Weights
 from .checksums import ChecksumPlan
 from .delegate import Delegate
@@ -22,12 +21,6 @@ from .scheduler import SplitPlan
 
 PLANS, TIMES, PLACEMENT, CHECKSUMS = 1, 2, 3, 4
 SLOWEST = 10
-
-
-def level() -> int:
-    """The level that the environment asks for; 0 when it names none. Above 4 is 4."""
-    text = os.environ.get("RIVERRUN_DEBUG", "").strip()
-    return min(int(text), CHECKSUMS) if text.isdecimal() else 0
 
 
 def watched(backend: Backend) -> Backend:
@@ -41,11 +34,6 @@ def watched(backend: Backend) -> Backend:
 def unwatched(backend: Backend) -> Backend:
     """What a watched backend watches, and any other itself."""
     return backend.inner if isinstance(backend, WatchedBackend) else backend
-
-
-def note(lines: Iterable[str]) -> None:
-    """Lines to standard error, marked so that checksums can be told apart."""
-    sys.stderr.write("".join(f"riverrun: {line}\n" for line in lines))
 
 
 class WatchedBackend(Delegate, Backend):

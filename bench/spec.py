@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -26,8 +26,8 @@ Progress = Callable[[str, str], None]
 class Options:
     """n: tokens to generate for each prompt; repetitions: of every measurement; rollbacks: values
     of SessionOptions.rollback; n_rs_seq: as there, None for the longest draft; n_ctx: None for
-    what the longest prompt needs; keep: drafters remember earlier prompts; rates: acceptance by
-    coins (spec_synthetic.Coins), None for the real one."""
+    what the longest prompt needs; keep: drafters remember earlier prompts and share
+    n-grams; rates: acceptance by coins (spec_synthetic.Coins), None for the real one."""
 
     n: int = 192
     repetitions: int = 1
@@ -219,6 +219,8 @@ class SpecBench:
         self.prompts = {name: model.tokenize(text) for name, text in prompts.items()}
         if options.rates is not None:
             asked = [synthetic(model, one, options.rates) for one in asked]
+        if options.keep:
+            asked = [replace(one, share_ngrams=True) for one in asked]
         longest = max(one.longest for one in asked)
         need = max(map(len, self.prompts.values())) + options.n
         self.n_ctx = options.n_ctx or need + longest + 2

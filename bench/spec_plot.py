@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from .spec_report import conclusions, verdict
-from .spec_rows import SYNTHETIC, Report, Row, label
+from .spec_rows import Report, Row, ending, label, mark_lines
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _STYLE = """
@@ -36,22 +36,19 @@ def page(report: Report) -> str:
         f"{report['device']}{isa}, threads {report['threads']}, {report['n_predict']} tokens a "
         f"prompt, greedy, median of {report['repetitions']}"
     )
-    mark = ""
-    if report["synthetic"]:
-        rates = ", ".join(f"{rate:g}" for rate in report["synthetic"]["acceptance"])
-        mark = f'<p class="mark">{SYNTHETIC}; drafts stay with probability {rates}</p>'
-    ending = f" ({SYNTHETIC})" if report["synthetic"] else ""
+    mark = "".join(f'<p class="mark">{escape(line)}</p>' for line in mark_lines(report))
+    behind = ending(report)
     return "\n".join(
         [
             '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>',
             f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}"/>',
-            f"<title>{escape(title + ending)}</title><style>{_STYLE}</style></head><body>",
+            f"<title>{escape(title + behind)}</title><style>{_STYLE}</style></head><body>",
             f"<h1>{escape(title)}</h1><p>{escape(facts)}</p>{mark}",
             *(f"<p>{escape(line)}</p>" for line in conclusions(report)),
             _key(colours),
-            f"<h2>Tokens per second{ending}</h2>",
+            f"<h2>Tokens per second{behind}</h2>",
             _bars(report["rows"], colours),
-            f"<h2>Drafts that stay, by their place{ending}</h2>",
+            f"<h2>Drafts that stay, by their place{behind}</h2>",
             "<p>Of the drafts proposed at a place, the share that stayed; all prompts.</p>",
             _places(report["rows"], colours),
             "</body></html>\n",

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from .spec_rows import PARTS, SYNTHETIC, Report, Row
+from .spec_rows import PARTS, Report, Row, ending, mark_lines
 
 WIDTH = 118
 Column = tuple[str, Callable[[Row], str]]
@@ -27,11 +27,9 @@ def print_spec_report(report: Report, console: Console) -> None:
         f"{report['model']} on {report['device']}{isa}, threads {report['threads']}, "
         f"{report['n_predict']} tokens, greedy, median of {report['repetitions']}"
     )
-    mark = ""
-    if report["synthetic"]:
-        rates = ", ".join(f"{rate:g}" for rate in report["synthetic"]["acceptance"])
-        say(f"{SYNTHETIC}; drafts stay with probability {rates}")
-        mark = f" ({SYNTHETIC})"
+    for line in mark_lines(report):
+        say(line)
+    mark = ending(report)
     drafted = [row for row in report["rows"] if row["drafter"] != "none"]
     sections: list[tuple[str, Sequence[Row], Sequence[Column]]] = [
         ("speed", report["rows"], [PROMPT, *WHO, *SPEED]),

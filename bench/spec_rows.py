@@ -15,6 +15,7 @@ from .spec_synthetic import SyntheticSpeculation
 Row = dict[str, Any]
 Report = dict[str, Any]
 SYNTHETIC = "synthetic: not model output"
+KEPT = "drafters kept: they remember earlier prompts and repetitions"
 RATES = ("t_s", "t_s_min", "t_s_max", "wall_s", "speedup", "slowdown")
 TIMED = (*RATES, "draft_ms", "verify_ms", "rollback_ms")
 PARTS = ("draft", "verify", "rollback", "python")
@@ -29,7 +30,7 @@ def make_report(bench: SpecBench, outcomes: Sequence[Outcome]) -> Report:
     options, model = bench.options, bench.model
     folds = {id(r): r.fold_table(_rounds(outcomes, r)) for r in bench.runners}
     plain = {o.prompt: o for o in outcomes if o.runner.drafter == NONE}
-    pairs = [(o, row_of(o, plain[o.prompt], folds[id(o.runner)])) for o in outcomes]
+    pairs = [(o, row_of(o, plain[o.prompt], folds[id(o.runner)], options.keep)) for o in outcomes]
     by_runner = [(r, [(o, row) for o, row in pairs if o.runner is r]) for r in bench.runners]
     rows = [row for _, row in pairs]
     return {
@@ -57,9 +58,29 @@ def make_report(bench: SpecBench, outcomes: Sequence[Outcome]) -> Report:
     }
 
 
-def row_of(outcome: Outcome, plain: Outcome, fold: FoldTable) -> Row:
+def marks(report: Report) -> list[str]:
+    """What stands beside every figure of a report whose figures are not those of ordinary use."""
+    return [SYNTHETIC] * (report["synthetic"] is not None) + [KEPT] * report["keep_drafters"]
+
+
+def mark_lines(report: Report) -> list[str]:
+    """The marks as lines in front of a report."""
+    lines = marks(report)
+    if report["synthetic"]:
+        rates = ", ".join(f"{rate:g}" for rate in report["synthetic"]["acceptance"])
+        lines[0] = f"{SYNTHETIC}; drafts stay with probability {rates}"
+    return lines
+
+
+def ending(report: Report) -> str:
+    """The marks behind a heading."""
+    return "".join(f" ({mark})" for mark in marks(report))
+
+
+def row_of(outcome: Outcome, plain: Outcome, fold: FoldTable, kept: bool = False) -> Row:
     """Counts and times of the run of median time, and what the check said. Times in milliseconds;
-    speedup: over plain decoding; slowdown: the share by which it took longer, negative if less."""
+    speedup: over plain decoding; slowdown: the share by which it took longer, negative if less;
+    kept: drafters remembered earlier prompts and repetitions."""
     runner, run, stats = outcome.runner, outcome.median, outcome.median.statistics
     tossed = isinstance(runner.asked, SyntheticSpeculation)
     row: Row = {
@@ -79,6 +100,7 @@ def row_of(outcome: Outcome, plain: Outcome, fold: FoldTable) -> Row:
         "skipped": stats.skipped if stats else 0,
         "host_bytes": stats.rollback_bytes if stats else 0,
         "synthetic": tossed,
+        "keep_drafters": kept and runner.asked is not None,
         "equal": None if tossed else outcome.passed,
         "first_difference": outcome.place,
         "state_equal": outcome.passed if tossed else None,
@@ -116,6 +138,7 @@ def aggregate(
         "drafter": runner.drafter,
         "rollback": runner.rollback,
         "strategy": runner.strategy,
+        "keep_drafters": any(row["keep_drafters"] for row in rows),
         "n_requests": len(rows),
         "total_predicted": sum(r["predicted"] for r in rows),
         "total_draft": drafted,

@@ -12,6 +12,7 @@
     |  |- GgufError                  the container itself is damaged or unsafe
     |  `- TokenizerError             vocabulary or pre-tokenizer data is wrong or unknown
     |- RequestError (ValueError)     a caller's argument: prompt too long, bad sampler value
+    |- DrafterError (RuntimeError)   a drafter raised, or gave something else than drafts
     |- SequenceLost (RuntimeError)   a sequence that an exception left in pieces; clear it
     `- SessionBusy (RuntimeError)    a session used by two callers at once
 
@@ -67,6 +68,10 @@ class TokenizerError(ModelError):
 
 class RequestError(RiverrunError, ValueError):
     """A caller's argument is out of range."""
+
+
+class DrafterError(RiverrunError, RuntimeError):
+    """A drafter raised something else than this package's errors, or what it gave is no draft."""
 
 
 class SequenceLost(RiverrunError, RuntimeError):

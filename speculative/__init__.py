@@ -6,6 +6,7 @@ from .options import Speculation, speculation_of
 from .proposing import Proposal
 from .speculator import Speculator
 from .statistics import Statistics
+from .trace import Traced
 
 __all__ = [
     "Ask",
@@ -17,6 +18,7 @@ __all__ = [
     "Speculation",
     "Speculator",
     "Statistics",
+    "Traced",
     "find_drafter",
     "register_drafter",
     "speculation_of",

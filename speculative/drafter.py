@@ -50,7 +50,9 @@ class Setup:
     of a round, None for each drafter's own; draft_min: fewer than this are not proposed; p_min:
     a drafter with probabilities stops before a token that is less likely; draft_model: the second
     model; draft_head: whether to choose among the draft head's tokens only; lookup_static,
-    lookup_dynamic: files of n-gram counts, the second one also written by `close`."""
+    lookup_dynamic: files of n-gram counts, the second one also written by `close`; share_ngrams:
+    whether what one sequence's text teaches may serve others; without, drafts of a sequence depend
+    on its own text alone."""
 
     target: Sequences
     draft_max: int | None = None
@@ -60,6 +62,7 @@ class Setup:
     draft_head: bool = False
     lookup_static: Path | None = None
     lookup_dynamic: Path | None = None
+    share_ngrams: bool = False
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from .acceptance import RULES, Rule, find_rule
 from .drafter import Drafter, find_drafter
 from .known import known_drafters
 from .speculator import Speculator
+from .trace import Trace
 
 MOST_DRAFTS = 256
 
@@ -31,7 +32,9 @@ class Speculation:
     "match" or "rejection"; adaptive: draft less, or not, where that is measured to be faster;
     draft_head: choose drafts of `mtp` among the draft head's tokens; lookup_static,
     lookup_dynamic: files of counts for `ngram-cache`, of which the second is also written when a
-    Speculator is closed; rule: replaces `acceptance`.
+    Speculator is closed; share_ngrams: `ngram-mod` keeps one pool for all texts, which outlives
+    them, instead of one for each; trace: called with a Traced for each sequence of each round,
+    or True for a line to standard error, as RIVERRUN_DEBUG makes too; rule: replaces `acceptance`.
 
     Raises RequestError for unknown names and values out of range."""
 
@@ -89,6 +92,15 @@ class Speculation:
         metavar="FILE",
         help="Counts for ngram-cache, read if there and written in the end.",
     )
+    share_ngrams: bool = option(
+        False, "--share-ngrams", help="One pool of ngram-mod for all texts, which outlives them."
+    )
+    trace: Trace | bool = option(
+        False,
+        "--trace",
+        kind=bool,
+        help="A line for each round: who drafted what, and how much of it was kept.",
+    )
     rule: Rule | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -100,6 +112,8 @@ class Speculation:
             raise RequestError(f"each drafter should be named once, got {', '.join(self.kinds)}")
         find_rule(self.acceptance)
         check_fields(self)
+        if not (isinstance(self.trace, bool) or callable(self.trace)):
+            raise RequestError(f"trace: expected a function, True or False, got {self.trace!r}")
         if self.draft_min > (self.draft_max or MOST_DRAFTS):
             raise RequestError(
                 f"draft_min: expected at most draft_max, {self.draft_max}, got {self.draft_min}"

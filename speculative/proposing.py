@@ -5,24 +5,30 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import index
+
+import numpy as np
 
 from ..engine.drafting import Entry
-from ..graph.errors import RequestError
-from .drafter import Ask, Draft, Drafter
+from ..graph.errors import DrafterError
+from .calling import call
+from .drafter import Ask, Distribution, Draft, Drafter
 
 NO_DRAFT = Draft([])
+ROUNDING = 1e-3  # by which the sum of a distribution may miss 1
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """A draft for an entry, empty where no drafter had an idea. draft_s: its share of the time of
-    drafting; company: sequences in the pass."""
+    drafting; company: sequences in the pass; asked: whether any drafter was asked."""
 
     entry: Entry
     drafter: Drafter | None
     draft: Draft
     draft_s: float
     company: int
+    asked: bool = True
 
     @property
     def tokens(self) -> list[int]:
@@ -53,19 +59,19 @@ def propose(
     """Find a draft for each. limit: tokens that a drafter is asked for at most, called once for
     each; wasted: told of seconds without an outcome.
 
-    Raises RequestError for a drafter that answers with something else than drafts."""
+    Raises DrafterError for a drafter that raises, or answers with something else than drafts."""
     for drafter in drafters:
         most = limit(drafter)
         asking = [o for o in opened if not o.draft.tokens and min(most, o.room) > 0]
         if not asking:
             continue
         began = time.perf_counter()
-        drafts = drafter.draft([ask(o.entry, min(most, o.room)) for o in asking])
+        drafts = call(drafter, "draft", [ask(o.entry, min(most, o.room)) for o in asking])
         seconds = (time.perf_counter() - began) / len(asking)
         _check_drafts(drafter, drafts, len(asking))
         for o, draft in zip(asking, drafts, strict=True):
             o.asked = True
-            tokens = _known(draft.tokens[: min(most, o.room)], n_vocab)
+            tokens = _known(_checked_tokens(drafter, draft)[: min(most, o.room)], n_vocab)
             tokens = o.entry.chooser.likely_legal(tokens)
             if tokens:
                 o.drafter, o.draft, o.draft_s = drafter, _cut(draft, tokens), seconds
@@ -79,10 +85,47 @@ def _check_drafts(drafter: Drafter, drafts: object, n: int) -> None:
         or len(drafts) != n
         or not all(isinstance(draft, Draft) for draft in drafts)
     ):
-        raise RequestError(
+        raise DrafterError(
             f"drafter {drafter.name!r}: draft should return a list of {n} Draft, one for each ask "
             f"(Draft([]) for no idea), got {drafts!r}"
         )
+
+
+def _checked_tokens(drafter: Drafter, draft: Draft) -> list[int]:
+    """The tokens, all of them integers, each with its distribution where the drafter draws."""
+    try:
+        tokens = list(map(index, draft.tokens))
+    except TypeError:
+        raise DrafterError(
+            f"drafter {drafter.name!r}: a Draft's tokens should be a list of token ids, got "
+            f"{draft.tokens!r}"
+        ) from None
+    drawn = draft.distributions
+    if drawn is None:
+        return tokens
+    if len(drawn) != len(tokens):
+        raise DrafterError(
+            f"drafter {drafter.name!r}: a Draft of {len(tokens)} tokens should have as many "
+            f"distributions, or None, got {len(drawn)}"
+        )
+    for token, distribution in zip(tokens, drawn, strict=True):
+        if not _is_drawn(token, distribution):
+            raise DrafterError(
+                f"drafter {drafter.name!r}: a distribution should be (ids, probabilities), arrays "
+                f"of one length with a sum of 1 and a chance for the drawn token {token}, got "
+                f"{distribution!r}"
+            )
+    return tokens
+
+
+def _is_drawn(token: int, distribution: Distribution) -> bool:
+    """Whether this can be what the token was drawn from."""
+    if len(distribution) != 2 or not all(isinstance(a, np.ndarray) for a in distribution):
+        return False
+    ids, p = distribution
+    if ids.ndim != 1 or ids.shape != p.shape:
+        return False
+    return bool(abs(p.sum() - 1) <= ROUNDING and p.min() >= 0 and p[ids == token].sum() > 0)
 
 
 def _known(tokens: list[int], n_vocab: int) -> list[int]:

@@ -17,9 +17,11 @@ from ..engine.prompts import Prompt
 from ..engine.sequences import Sequences
 from ..graph.errors import RequestError
 from .adaptive import Budget, Length, Times
+from .calling import call
 from .drafter import Ask, Drafter, Draw, Setup
 from .proposing import Open, Proposal, propose
 from .statistics import Statistics
+from .trace import Traced, find_trace
 
 if TYPE_CHECKING:
     from .options import Speculation
@@ -46,8 +48,10 @@ class Speculator:
             asked.draft_head,
             asked.lookup_static,
             asked.lookup_dynamic,
+            asked.share_ngrams,
         )
         self.drafters = [cls.open(setup) for cls in asked.drafters]
+        self._trace = find_trace(asked.trace)
         self._longest = max(asked.most(type(d)) for d in self.drafters)
         self.hidden = any(d.wants_hidden for d in self.drafters)
         self.statistics_in_all = Statistics()
@@ -79,18 +83,18 @@ class Speculator:
     def begin(self, seq: int, tokens: Sequence[int], kept: int = 0) -> None:
         """A text begins with these tokens, of which the session holds the first `kept`; the others
         come by `watch`."""
-        for drafter in self.drafters:
-            drafter.begin(seq, tokens, kept)
-            self._lengths[drafter.name].begin()
         self._known[seq] = list(tokens[:kept])
         self._of_seq[seq] = Statistics()
+        for drafter in self.drafters:
+            call(drafter, "begin", seq, tokens, kept)
+            self._lengths[drafter.name].begin()
 
     def watch(self, seq: int, tokens: Sequence[int], hidden: np.ndarray | None) -> None:
         """Further tokens of a text were evaluated; hidden: f32 [len(tokens), n_embd] or None."""
         known = self._known[seq]
         known += tokens
         for drafter in self.drafters:
-            drafter.observe(seq, tokens, hidden, known)
+            call(drafter, "observe", seq, tokens, hidden, known)
 
     def prompt(self, seq: int, tokens: Sequence[int], kept: int = 0) -> np.ndarray:
         """Evaluate a prompt, of which the session holds the first `kept` tokens; logits f32
@@ -122,7 +126,7 @@ class Speculator:
         self._count_round(opened, time.perf_counter() - began)
         storage = self.sequences.storage
         self._copied = storage.copy_s, storage.host_bytes
-        return [Proposal(o.entry, o.drafter, o.draft, o.draft_s, company) for o in opened]
+        return [Proposal(o.entry, o.drafter, o.draft, o.draft_s, company, o.asked) for o in opened]
 
     def note_pass(self, tokens: int, sequences: int, again: bool, seconds: float) -> None:
         """The pass of the round had so many new tokens and sequences, and took so long. again:
@@ -182,6 +186,7 @@ class Speculator:
         n = max(1, len(tokens))
         accepted = sum(a == b for a, b in zip(tokens, draft, strict=False))
         began, moved = time.perf_counter(), storage.host_bytes
+        length = self.sequences.evaluated(seq)
         self.sequences.commit(seq, n)
         rollback_s = time.perf_counter() - began
         self._count(proposal, len(tokens) if ended else len(draft), accepted, rollback_s)
@@ -193,12 +198,14 @@ class Speculator:
         began = time.perf_counter()
         for drafter in self.drafters:
             rows = hidden[:n] if hidden is not None else None
-            drafter.observe(seq, stay, rows, self._known[seq])
+            call(drafter, "observe", seq, stay, rows, self._known[seq])
             if drafter is proposal.drafter:
-                drafter.accept(seq, len(draft), accepted)
+                call(drafter, "accept", seq, len(draft), accepted)
         plain = self._times.of(proposal.company)
         if plain:
             self._budget.spend((time.perf_counter() - began) / plain)
+        if self._trace is not None:
+            self._show(proposal, tokens, accepted, length)
 
     def statistics(self, seq: int) -> dict[str, Any]:
         """Fields for the timings of a sequence's text. draft_max: there if drafts were shorter
@@ -219,6 +226,15 @@ class Speculator:
         self._known[seq] = []
         for drafter in self.drafters:
             drafter.clear(seq)
+
+    def _show(self, proposal: Proposal, tokens: Sequence[int], kept: int, length: int) -> None:
+        """Hand the round to the trace. length: committed tokens before it."""
+        assert self._trace is not None
+        drafter, tokenizer = proposal.drafter, self.sequences.model.tokenizer
+        name = drafter.name if drafter is not None else None
+        drafted, chosen = tuple(proposal.tokens), tuple(tokens)
+        seq, asked = proposal.entry.seq, proposal.asked
+        self._trace(Traced(seq, length + 1, name, asked, drafted, kept, chosen, tokenizer))
 
     def _count_round(self, opened: Sequence[Open], seconds: float) -> None:
         self._add("draft_s", self._round, seconds)

@@ -54,9 +54,11 @@ class Follower(Drafter):
 
 
 @contextmanager
-def scripted(script: Script) -> Iterator[None]:
-    """Within the block there is a drafter `scripted`."""
-    register_drafter(type("Scripted", (Follower,), {"name": "scripted", "script": script}))
+def scripted(script: Script, base: type[Follower] = Follower, **members: Any) -> Iterator[None]:
+    """Within the block there is a drafter `scripted`; members: methods that differ from those of
+    its base."""
+    members |= {"name": "scripted", "script": script}
+    register_drafter(type("Scripted", (base,), members))
     try:
         yield
     finally:

@@ -18,7 +18,7 @@ void ThreadShare::learn(const void* context, Duration took, Duration slept) {
   }
   if (context != context_) start_over(context);
   times_.took += took;
-  times_.slept += slept;
+  times_.crowded += slept * 4 > took;
   if (++times_.jobs == kJobs) judge(std::exchange(times_, {}));
 }
 
@@ -31,7 +31,7 @@ void ThreadShare::start_over(const void* context) {
 
 void ThreadShare::judge(const Times& times) {
   const bool slower = more_ && times.took * 10 > took_by_more_ * 9;
-  const bool crowded = threads_ > 1 && times.slept * 4 > times.took;
+  const bool crowded = threads_ > 1 && times.crowded == times.jobs;
   if (slower) threads_ = more_;
   if (crowded && !slower) {
     more_ = threads_;

@@ -23,7 +23,8 @@ class ThreadShare {
  private:
   struct Times {
     int jobs = 0;
-    Duration took{0}, slept{0};
+    int crowded = 0;  // of them, those in which thread 0 slept for much of the time
+    Duration took{0};
   };
   void start_over(const void* context);
   void judge(const Times& times);

@@ -17,16 +17,22 @@ from riverrun.speculative.ngram_map_k4v import NgramMapK4V
 from riverrun.speculative.ngram_mod import NgramMod
 from riverrun.speculative.ngram_simple import NgramSimple
 
+
+def mod(share=False):
+    return NgramMod(n=4, n_max=6, n_min=2, pool_size=1 << 14, share=share)
+
+
 MAKERS = {
     "ngram-simple": lambda: NgramSimple(n=3, m=4),
     "ngram-map-k": lambda: NgramMapK(n=3, m=4),
     "ngram-map-k4v": lambda: NgramMapK4V(n=4, m=2),
-    "ngram-mod": lambda: NgramMod(n=4, n_max=6, n_min=2, pool_size=1 << 14),
+    "ngram-mod": mod,
     "ngram-cache": lambda: NgramCache(m=4),
 }
-every = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
-unshared = {name: make for name, make in MAKERS.items() if name != "ngram-mod"}
-every_unshared = pytest.mark.parametrize("make", unshared.values(), ids=unshared)
+SHARED = {"shared ngram-mod": lambda: mod(share=True)}
+every_unshared = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+both = MAKERS | SHARED
+every = pytest.mark.parametrize("make", both.values(), ids=both)
 
 
 def test_names_and_order():
@@ -39,7 +45,7 @@ def test_names_and_order():
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_session_opens_them_with_its_bounds(name):
     model = SimpleNamespace(tokenizer=SimpleNamespace(n_vocab=0), n_vocab=1000)
-    bounds = {"target": SimpleNamespace(model=model), "draft_max": 5}
+    bounds = {"target": SimpleNamespace(model=model, n_ctx=2048), "draft_max": 5}
     text = [*range(1000), *range(700, 760)]
     for draft_min, expected in ((5, list(range(760, 765))), (6, [])):
         drafter = find_drafter(name).open(Setup(**bounds, draft_min=draft_min))
@@ -93,7 +99,7 @@ def test_a_reused_slot_is_a_fresh_one(make, how):
     old, new = text_of(1, 200), text_of(1, 100) + text_of(2, 150)
     drafter, fresh = make(), make()
     play(drafter, old, 50, limit=4)
-    if isinstance(drafter, NgramMod):
+    if make is SHARED["shared ngram-mod"]:
         drafter.forget()
     if how == "clear":
         drafter.clear(0)

@@ -20,8 +20,9 @@ from riverrun import _cpu
 from riverrun.backends import Plan, open_backend
 from riverrun.backends.checksums import checksum
 from riverrun.backends.cpu import CpuBackend
-from riverrun.backends.debug import WatchedBackend, level, report, watched
+from riverrun.backends.debug import WatchedBackend, report, watched
 from riverrun.graph import Graph, TensorSpec, dtype
+from riverrun.graph.debug import level
 
 TOY = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
 TEXT = re.compile(r"^```text\n(.*?)^```$", re.M | re.S)
