@@ -74,7 +74,11 @@ class Engine:
         self._queue: deque[Request] = deque()
         self._rounds, self._ahead = Rounds(self.sequences), Ahead(self.sequences)
         self._drafting: dict[Any, Drafting] = {}
-        self._open(self._spec)
+        try:
+            self._open(self._spec)
+        except BaseException:
+            session.guard.release(self)  # an error that is kept keeps this object, too
+            raise
         self._in_step = False  # still set when an exception broke off the last step
         self._decoded = True
 

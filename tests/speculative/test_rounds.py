@@ -291,7 +291,8 @@ def test_a_failing_pass_loses_drafts_only(name: str, at: int) -> None:
     assert session.memory.pending(0) == 0
     generation.close()
     held = session.tokens()
-    assert got == generation.tokens and got == want.tokens[: len(got)] and held == whole[: len(held)]
+    assert got == generation.tokens == want.tokens[: len(got)]
+    assert held == whole[: len(held)]
     assert session.memory.pending(0) == 0
     assert len(held) == len(prompt) + len(got) or (at < 4 and not got)
     rest = model.generate(
@@ -343,8 +344,11 @@ def test_drafts_keep_out_of_what_the_request_leaves() -> None:
 
 def test_a_session_that_can_forget_nothing_is_refused() -> None:
     session = tiny("qwen35").session(64)
-    with pytest.raises(RequestError, match=r"cannot forget drafts.*n_rs_seq .* here 3"):
+    with pytest.raises(RequestError, match=r"cannot forget drafts.*n_rs_seq .* here 3") as refused:
         tiny("qwen35").generate(PROMPT, 4, session=session, speculative=Speculation(("mtp",)))
+    # It is free for others, also while the error is kept.
+    assert refused.value.__traceback__ is not None
+    assert session.decode(PROMPT[0]).shape == (tiny("qwen35").n_vocab,)
 
 
 def test_a_round_of_hidden_rows_is_the_plain_one() -> None:

@@ -16,7 +16,7 @@ from riverrun.engine.sequences import Sequences
 
 BASE = ("run", DEMO, "--device", DEVICE)
 GREEDY = (*BASE, "--temp", 0)
-FIELDS = "text tokens prompt_tokens finish_reason timings model device seed"
+FIELDS = "text tokens prompt_tokens finish_reason timings model device seed error"
 TIMINGS = (
     "cache_n prompt_n prompt_ms prompt_per_token_ms prompt_per_second "
     "predicted_n predicted_ms predicted_per_token_ms predicted_per_second"
@@ -38,7 +38,7 @@ def test_json_object(capsys: pytest.CaptureFixture[str]) -> None:
     assert (found["model"], found["device"]) == (DEMO.name, DEVICE)
     assert len(found["tokens"]) == 3 == found["timings"]["predicted_n"]
     assert found["prompt_tokens"] == found["timings"]["prompt_n"] > 0
-    assert found["finish_reason"] == "length" and found["text"]
+    assert found["finish_reason"] == "length" and found["text"] and found["error"] == ""
     times = found["timings"]
     assert times["predicted_per_second"] == pytest.approx(2e3 / times["predicted_ms"])
     assert times["prompt_per_token_ms"] == pytest.approx(times["prompt_ms"] / times["prompt_n"])
@@ -162,10 +162,10 @@ def test_object_of_a_failed_run(
     outcome = run_cli(capsys, *GREEDY, "-p", "def ", "-n", 3, "--json")
     found = json.loads(outcome.out)
     assert (outcome.code, found["finish_reason"], len(found["tokens"])) == (1, "error", 1)
-    assert "kernel 'add' failed" in outcome.err
+    assert "kernel 'add' failed" in outcome.err and "kernel 'add' failed" in found["error"]
 
 
-ENDLESS = (*GREEDY, "-p", "def ", "-n", -1, "--ignore-eos", "-c", 65536)
+ENDLESS = (*GREEDY, "-p", "def ", "-n", -1, "--ignore-eos", "-c", 4096)
 
 
 @pytest.fixture(params=[signal.default_int_handler, signal.SIG_IGN], ids=["heard", "ignored"])

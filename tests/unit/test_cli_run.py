@@ -109,7 +109,7 @@ REFUSED = {
     "token-outside": (("--tokens", "1,99999999"), "99999999"),
     "device": (("-p", "x", "--device", "cuda:99"), "cuda"),
     "device-name": (("-p", "x", "--device", "toaster"), "toaster"),
-    "context-beyond-memory": (("-p", "x", "-c", 10**13), "out of memory"),
+    "context-beyond-memory": (("-p", "x", "-c", 10**13), "more than there are"),
     "prompt-not-unicode": (("-p", "a\udcff"), "Unicode"),
 }
 
