@@ -134,6 +134,17 @@ def test_after_rounds(rounds: list[tuple[int, int]]) -> None:
     check(d, newest)
 
 
+def test_without_being_asked_it_does_not_read_along() -> None:
+    d = duet()
+    newest = d.round(d.prompt(IDS[:50]), 3, 1)
+    held = d.drafter.session.length()
+    for _ in range(100):
+        newest = d.round(newest, 0, 0)
+        invariant(d)
+    assert d.drafter.session.length() == held
+    check(d, newest)
+
+
 def test_long_pause_beyond_a_pass() -> None:
     """600 tokens from elsewhere, 64 a round, before the next draft."""
     d = duet(n_ctx=1024)
