@@ -233,9 +233,7 @@ class Ahead:
         request.changing = True
         try:
             if not math.isfinite(largest):
-                raise BackendError(
-                    f"the logits' largest value is {largest}; the model is damaged"
-                )
+                raise BackendError(f"the logits' largest value is {largest}; the model is damaged")
             if more:
                 self.sequences.name_last(request.seq, token)
             request.chooser.accept(token)

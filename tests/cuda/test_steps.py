@@ -121,7 +121,7 @@ def test_rounds_record_nothing(strategy: str, monkeypatch: pytest.MonkeyPatch) -
     session = tiny("qwen35", "cuda").session(512, 2, rollback=strategy, n_rs_seq=drafts)
     for seq in range(2):
         session.evaluate([(seq, given[:5])], want="none")
-    session.prepare_drafts(drafts)
+    session.sequences.prepare_drafts(drafts)
     calls = [
         Calls(monkeypatch, cuda._cuda.Plan, "bind"),
         Counted(monkeypatch, "CardMemory"),
@@ -146,19 +146,21 @@ def test_rounds_record_nothing(strategy: str, monkeypatch: pytest.MonkeyPatch) -
 
 def test_weights_go_to_the_card_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model = rr.load(DEMO, device="cuda")
-    there = dict(model.weights._there)
+    there = dict(model.weights._made)
     names = {name for name, _ in there}
     assert sum(m.size for m in there.values()) == sum(
         model.source.weights[name].spec.nbytes for name in names
     )
     made = Counted(monkeypatch, "CardMemory")
     sessions = [model.session(256, n) for n in (1, 2)]
-    sessions[1].prepare(40)
-    assert model.weights._there == there and all(
-        model.weights._there[key] is memory for key, memory in there.items()
+    sessions[1].sequences.prepare(40)
+    assert model.weights._made == there and all(
+        model.weights._made[key] is memory for key, memory in there.items()
     )
     # The states of both, and small change: inputs and scratch.
-    assert made.n <= sum(len(s.pools.specs) + 3 * len(s._bound) for s in sessions)
+    plans = [len(s.sequences.runner.bound_plans) for s in sessions]
+    states = sum(len(s.pools.specs) for s in sessions)
+    assert made.n <= states + 3 * sum(plans)
 
 
 def test_two_sessions_do_not_disturb_each_other() -> None:

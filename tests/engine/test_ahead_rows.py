@@ -39,7 +39,13 @@ ASKED: Mapping[str, Mapping[str, Any]] = {
     "default": {"prompt": [9, 200, 31], "max_tokens": 9, "seed": 3},
     "one": {"prompt": stream(1, 30), "max_tokens": 11, "seed": 5, "top_k": 1},
     "two": {"prompt": [77], "max_tokens": 17, "seed": 5, "top_k": 2, "temperature": 1.3},
-    "all": {"prompt": stream(2, 11), "max_tokens": 21, "seed": 2**64 - 5, "top_k": 64, "top_p": 1.0},
+    "all": {
+        "prompt": stream(2, 11),
+        "max_tokens": 21,
+        "seed": 2**64 - 5,
+        "top_k": 64,
+        "top_p": 1.0,
+    },
     "again": {"prompt": PROMPT, "max_tokens": 5, "seed": 4, "temperature": 1.7, "min_p": 0.0},
     "last": {"prompt": stream(3, 7), "max_tokens": 1, "seed": 6},
     "many": {"prompt": PROMPT, "max_tokens": 8, "seed": 4, "top_k": 65, "temperature": 1.7},
@@ -142,7 +148,9 @@ def test_the_candidates_of_a_request_are_its_own(n: int) -> None:
         require_alone(way[0], name, other)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(1, 12))]
+)
 @pytest.mark.parametrize("way", OVERLAPPING + SINGLE, ids=str)
 def test_requests_come_and_go(way: tuple[str, dict], seed: int) -> None:
     """At random steps; some are cancelled at random ones, with passes under way."""
