@@ -159,8 +159,8 @@ def test_weights_go_to_the_card_once(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     # The states of both, and small change: inputs and scratch.
     plans = [len(s.sequences.runner.bound_plans) for s in sessions]
-    states = [len(s.pools.specs) for s in sessions]
-    assert made.n <= sum(states) + 3 * sum(plans)
+    states = sum(len(s.pools.specs) for s in sessions)
+    assert made.n <= states + 3 * sum(plans)
 
 
 def test_two_sessions_do_not_disturb_each_other() -> None:
