@@ -91,20 +91,39 @@ int card_of(const void* address) {
   return found.type == cudaMemoryTypeDevice ? found.device : -1;
 }
 
+constexpr int kFaultsInBlock = 64;  // a page and a half
+
 Card::Card(int index) : index_(index), info_(card_info(index)) {
   use();
   must(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
-  must(cudaHostAlloc(reinterpret_cast<void**>(&fault_), sizeof(Fault),
-                     cudaHostAllocMapped | cudaHostAllocPortable),
-       "allocating host memory");
-  memset(fault_, 0, sizeof(Fault));
 }
 
 Card::~Card() {
   cudaSetDevice(index_);
   cudaStreamSynchronize(stream_);
   cudaStreamDestroy(stream_);
-  cudaFreeHost(fault_);
+  for (Fault* block : fault_blocks_) cudaFreeHost(block);
+}
+
+std::shared_ptr<Fault> Card::fault() {
+  std::lock_guard<std::mutex> lock(faults_);
+  if (free_faults_.empty()) {
+    use();
+    void* block = nullptr;
+    must(cudaHostAlloc(&block, kFaultsInBlock * sizeof(Fault),
+                       cudaHostAllocMapped | cudaHostAllocPortable),
+         "allocating host memory");
+    fault_blocks_.push_back(static_cast<Fault*>(block));
+    for (int i = 0; i < kFaultsInBlock; ++i) free_faults_.push_back(fault_blocks_.back() + i);
+  }
+  Fault* one = free_faults_.back();
+  free_faults_.pop_back();
+  *one = Fault{};
+  // It keeps the card, which holds its memory.
+  return {one, [card = shared_from_this()](Fault* done) {
+            std::lock_guard<std::mutex> lock(card->faults_);
+            card->free_faults_.push_back(done);
+          }};
 }
 
 void Card::use() const {

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace riverrun {
 
@@ -36,7 +37,7 @@ int card_of(const void* address);
 
 class Staging;
 
-class Card {
+class Card : public std::enable_shared_from_this<Card> {
  public:
   explicit Card(int index);
   ~Card();
@@ -59,13 +60,16 @@ class Card {
   int multiprocessors() const { return info_.multiprocessors; }
   // Whether kernels may begin before those ahead of them have ended.
   bool overlaps() const { return info_.major >= 9; }
-  Fault* fault() const { return fault_; }
+  // Where the kernels of one bound plan tell of bad data. Each has its own: plans that were started
+  // one after another are waited for in any order.
+  std::shared_ptr<Fault> fault();
 
  private:
   const int index_;
   CardInfo info_;
   cudaStream_t stream_ = nullptr;
-  Fault* fault_ = nullptr;
+  std::vector<Fault*> fault_blocks_, free_faults_;
+  std::mutex faults_;
   std::mutex uploading_;
   std::unique_ptr<Staging> staging_;
 };

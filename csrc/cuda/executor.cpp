@@ -32,7 +32,8 @@ BoundCuda::BoundCuda(std::shared_ptr<const Plan> plan, std::shared_ptr<Card> car
       uploads_(std::move(uploads)),
       downloads_(std::move(downloads)),
       copies_(std::move(copies)),
-      overlap_(overlap && card_->overlaps()) {
+      overlap_(overlap && card_->overlaps()),
+      fault_(card_->fault()) {
   std::vector<Buffer> buffers;
   for (const Region& r : regions_) buffers.push_back({r.data(), r.size, r.memory->constant()});
   tensors_ = plan_->placed(buffers, workspace_.size);
@@ -80,7 +81,7 @@ void BoundCuda::launch(size_t n, cudaStream_t on) {
   std::string failed;
   Exec own;
   static_cast<CudaExec&>(own) = {
-      on, card_->fault(), static_cast<int>(n), card_->multiprocessors(), &prepared_, overlap_};
+      on, fault_.get(), static_cast<int>(n), card_->multiprocessors(), &prepared_, overlap_};
   own.failed = &failed;
   const rr_exec exec{sizeof(rr_exec),
                      0,
@@ -147,7 +148,7 @@ void BoundCuda::start(cudaStream_t on) {
 std::string BoundCuda::finish() {
   card_->use();
   must(cudaEventSynchronize(done_), "waiting for a run");
-  Fault& fault = *card_->fault();
+  Fault& fault = *fault_;
   if (!fault.set) return "";
   char message[256];
   snprintf(message, sizeof message, fault.message, fault.a, fault.b);

@@ -88,6 +88,7 @@ class BoundCuda {
   const std::vector<Transfer> uploads_, downloads_;
   const std::vector<DeviceCopy> copies_;
   const bool overlap_;
+  const std::shared_ptr<Fault> fault_;
   Prepared prepared_ = {};
   std::vector<std::vector<rr_tensor>> tensors_;
   std::vector<rr_node> views_;
