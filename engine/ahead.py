@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,28 +23,40 @@ from ..models.step import CANDIDATES, NEXT_TOKEN, StepShape
 from .bound_step import BoundStep, Part
 from .buckets import sequence_bucket
 from .request import Request
+from .sampler import DeviceDraw
 from .sequences import Sequences
 
 UNKNOWN = -1  # a token that the device has picked and the host has not read
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Flight:
-    """A pass that was started: its plan, and the request of each row."""
+    """A pass that was started: its plan, the request of each row, and what it failed with."""
 
     plan: PickingPlan
     requests: list[Request]
+    error: BackendError | None = None
+
+    def wait(self) -> None:
+        """Until it is over. Raises BackendError where it failed, each time."""
+        if self.error is None:
+            try:
+                self.plan.bound.finish()
+            except BackendError as error:
+                self.error = error
+        if self.error is not None:
+            raise self.error
 
 
 class PickingPlan:
-    """A bound pass of up to `size` sequences that picks their tokens."""
+    """A bound pass of some sequences that picks their tokens."""
 
-    def __init__(self, bound: BoundPlan, step: BoundStep, size: int) -> None:
-        self.bound, self.step, self.size = bound, step, size
+    def __init__(self, bound: BoundPlan, step: BoundStep) -> None:
+        self.bound, self.step = bound, step
         inputs = bound.inputs
         self._read, self._write = inputs["token_slots"], inputs["next_slots"]
         self._position = inputs.get("draw_position")
-        self._draws: list[Request] = []
+        self._draws: list[DeviceDraw] = []
 
     def fill(self, requests: Sequence[Request], parts: Sequence[Part]) -> None:
         """The data of a pass."""
@@ -55,23 +68,22 @@ class PickingPlan:
         if self._position is None:
             return
         self._position[:n] = [part.first + 1 for part in parts]
-        if requests != self._draws:
-            self._ask(requests)
+        draws = [request.draw for request in requests if request.draw is not None]
+        if draws != self._draws:
+            self._ask(draws)
 
-    def _ask(self, requests: Sequence[Request]) -> None:
-        """How each row chooses; the same from pass to pass."""
+    def _ask(self, draws: list[DeviceDraw]) -> None:
+        """How each row chooses; mostly the same from pass to pass."""
+        self._draws = []  # until all of it is written, should an exception break it off
         inputs, seeds = self.bound.inputs, self.bound.inputs["seed"].view(np.uint32)
-        for row, request in enumerate(requests):
-            draw = request.draw
-            assert draw is not None
-            inputs["top_k"][row] = draw.top_k
-            for name in ("temperature", "top_p", "min_p"):
+        for row, draw in enumerate(draws):
+            for name in ("top_k", "temperature", "top_p", "min_p"):
                 inputs[name][row] = getattr(draw, name)
             seeds[row] = draw.seed & 0xFFFFFFFF, draw.seed >> 32
         # Rows of padding draw from one candidate.
-        inputs["top_k"][len(requests) :] = 1
-        inputs["temperature"][len(requests) :] = 0.0
-        self._draws = list(requests)
+        inputs["top_k"][len(draws) :] = 1
+        inputs["temperature"][len(draws) :] = 0.0
+        self._draws = draws
 
 
 class Ahead:
@@ -82,6 +94,8 @@ class Ahead:
         # Two, because the inputs of a pass stay until it is over.
         self._plans: dict[tuple[int, int], list[PickingPlan]] = {}
         self._flying: deque[Flight] = deque()
+        # Those whose newest token the last pass has left on the device.
+        self._handed_on: Sequence[Request] = ()
         # A split model has no place for the state that tokens are handed on in.
         self._able = not isinstance(sequences.model.backend, SplitBackend)
         # Whether a pass may be started while another runs.
@@ -102,59 +116,79 @@ class Ahead:
     def run(self, requests: Sequence[Request]) -> None:
         """A token for each request at least; one that cannot go on fails alone."""
         try:
-            self._run(list(requests))
+            self._run(requests)
         except RiverrunError as error:
             self.forget()
-            going = [request for request in requests if not request.ending]
-            if len(going) == 1:
-                going[0].fail(error)
-                return
-            # Which of them the pass failed for is not known, so each runs by itself.
-            for request in going:
-                self.run([request])
+            for request in requests:
+                if request.ending or request.cancelled:
+                    continue
+                if len(requests) == 1:
+                    request.fail(error)
+                else:
+                    # Which of them the pass failed for is not known.
+                    self._run_alone(request)
 
     def drain(self) -> None:
-        """Wait for what was started, and take its tokens."""
-        while self._flying:
-            self._finish()
+        """Wait for what was started, and take its tokens; those of a pass that failed are
+        forgotten, and chosen anew by the next one."""
+        try:
+            self._finish_all()
+        except RiverrunError:
+            self.forget()
 
     def forget(self) -> None:
-        """Wait for what was started; tokens that no request has taken are forgotten."""
-        requests = {id(r): r for flight in self._flying for r in flight.requests}
-        failed = False
-        while self._flying:
-            try:
-                self._flying[0].plan.bound.finish()
-            except BackendError:
-                failed = True  # what the pass left behind may be wrong
-            self._flying.popleft()
-        for request in requests.values():
+        """Wait for what was started; tokens that no request has taken are forgotten. What an
+        exception has broken off is completed by another call."""
+        self._handed_on = ()
+        for flight in self._flying:
+            with suppress(BackendError):
+                flight.wait()
+        # What comes behind a failed pass started from what that left.
+        failed = any(flight.error is not None for flight in self._flying)
+        for request in dict.fromkeys(r for flight in self._flying for r in flight.requests):
             self._go_back(request, failed)
+        self._flying.clear()
 
-    def _run(self, requests: list[Request]) -> None:
+    def _run(self, requests: Sequence[Request]) -> None:
         flying = self._flying
         if flying and any(r not in flying[-1].requests for r in requests):
-            self.drain()  # one that joins has its newest token with the host
-            requests = [r for r in requests if not r.ending]
-        if not flying and requests:
-            self._enter(requests)
-            self._start(requests)
-        if self.overlaps and flying:
+            self._finish_all()  # one that joins has its newest token with the host
+        if not flying:
+            going = [r for r in requests if not (r.ending or r.cancelled)]
+            if not going:
+                return
+            self._enter(going)
+            self._start(going)
+        if self.overlaps:
             going = [r for r in flying[-1].requests if self._has_room(r)]
             if going:
                 self._start(going)
-        if flying:
-            self._finish()
+        self._finish()
         if any(r.ending or r.cancelled for r in requests):
-            self.drain()
+            self._finish_all()
+
+    def _run_alone(self, request: Request) -> None:
+        """One pass of a request, from start to end."""
+        try:
+            self._enter([request])
+            self._start([request])
+            self._finish()
+        except RiverrunError as error:
+            self.forget()
+            request.fail(error)
+
+    def _finish_all(self) -> None:
+        while self._flying:
+            self._finish()
 
     def _enter(self, requests: Sequence[Request]) -> None:
-        """Complete what is due, and hand the newest tokens to the device."""
+        """Complete what is due, and hand the newest tokens to the device where it lacks them."""
         sequences = self.sequences
-        for request in requests:
+        new = [r for r in requests if r not in self._handed_on]
+        for request in new:
             sequences.catch_up(request.seq)
         self._plan(requests)  # makes the state that the tokens lie in
-        for request in requests:
+        for request in new:
             token = np.array([request.token], np.float32)
             sequences.pools.write(NEXT_TOKEN, (request.seq,), token)
 
@@ -168,50 +202,64 @@ class Ahead:
     def _start(self, requests: list[Request]) -> None:
         """Put a pass on the device; its tokens count as committed."""
         plan = self._plan(requests)
+        tokens = [(r.seq, UNKNOWN if self._flying else r.token) for r in requests]
 
         def start(parts: Sequence[Part]) -> None:
             plan.fill(requests, parts)
+            # Before it starts, so that whatever happens nothing runs that nobody waits for.
+            self._flying.append(Flight(plan, requests))
             if self.overlaps:
                 plan.bound.start()
             else:
                 plan.bound.run(len(parts))
 
-        tokens = [(r.seq, UNKNOWN if self._flying else r.token) for r in requests]
         self.sequences.advance(tokens, start, sure=not self.overlaps)
-        self._flying.append(Flight(plan, requests))
 
     def _finish(self) -> None:
         """Wait for the oldest pass, and give its requests their tokens."""
         flight = self._flying[0]
-        flight.plan.bound.finish()
+        flight.wait()
         outputs = flight.plan.bound.outputs
-        tokens = outputs["token"][:, 0].tolist()
-        largest = outputs["largest"][:, 0].tolist()
-        self._flying.popleft()
-        behind = self._flying[0].requests if self._flying else ()
+        tokens, largest = (outputs[name][:, 0].tolist() for name in ("token", "largest"))
+        behind = self._flying[1].requests if len(self._flying) > 1 else ()
         for row, request in enumerate(flight.requests):
-            if request.ending or request.cancelled:
+            more = request in behind
+            # One that leaves takes the token of all passes but the last, which can be forgotten.
+            if not request.ending and (more or not request.cancelled):
+                self._take(request, tokens[row], largest[row], more)
+            if not more and (request.ending or request.cancelled):
                 self._go_back(request)
-                continue
-            request.changing = True
-            if math.isfinite(largest[row]):
-                if request in behind:
-                    self.sequences.name_last(request.seq, tokens[row])
-                request.chooser.accept(tokens[row])
-                request.take(tokens[row])
-            else:
-                self._go_back(request)
-                request.fail(_damaged(largest[row]))
-            request.changing = False
+        self._flying.popleft()
+        self._handed_on = flight.requests
+
+    def _take(self, request: Request, token: int, largest: float, more: bool) -> None:
+        """Give a request its token; more: a pass that starts from it is under way. An error within
+        fails the request alone."""
+        request.changing = True
+        try:
+            if not math.isfinite(largest):
+                raise BackendError(f"the logits' largest value is {largest}; the model is damaged")
+            if more:
+                self.sequences.name_last(request.seq, token)
+            request.chooser.accept(token)
+            request.take(token)
+        except Exception as error:
+            request.fail(error)
+        request.changing = False
 
     def _go_back(self, request: Request, failed: bool = False) -> None:
-        """Forget what was evaluated beyond the tokens that a request has taken."""
-        sequences, seq = self.sequences, request.seq
-        more = sequences.evaluated(seq) - request.evaluated
-        if failed or not sequences.can_remove(seq, sequences.evaluated(seq) - max(0, more)):
-            sequences.forget_last(seq, max(0, more))
-        elif more > 0:
-            sequences.remove(seq, request.evaluated)
+        """Forget what was evaluated beyond the tokens that a request has taken. failed: what its
+        passes left behind may be wrong."""
+        sequences, seq, length = self.sequences, request.seq, request.evaluated
+        if sequences.is_lost(seq):
+            return
+        try:
+            if failed or not sequences.can_remove(seq, length):
+                sequences.forget_last(seq, sequences.evaluated(seq) - length)
+            else:
+                sequences.remove(seq, length)
+        except RiverrunError as error:
+            request.fail(error)
 
     def _plan(self, requests: Sequence[Request]) -> PickingPlan:
         """A plan for so many sequences that no pass in flight uses."""
@@ -231,8 +279,4 @@ class Ahead:
         if NEXT_TOKEN not in sequences.pools.specs:
             sequences.pools.add({NEXT_TOKEN: plan.states[NEXT_TOKEN]})
         bound = sequences.runner.bind(shape, "step", "ahead")
-        return PickingPlan(bound, sequences.storage.step(bound), size)
-
-
-def _damaged(largest: float) -> BackendError:
-    return BackendError(f"the logits' largest value is {largest}; the model is damaged")
+        return PickingPlan(bound, sequences.storage.step(bound))

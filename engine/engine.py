@@ -108,11 +108,12 @@ class Engine:
         """Add a request; it runs once a sequence is free. The arguments are those of
         `Model.generate`; speculative: True for the engine's own drafters, None for none.
 
-        Raises RequestError for what is out of range and prompts that do not fit."""
+        Raises RequestError for what is out of range, prompts that do not fit, and a session of the
+        caller's that has pending tokens."""
         options = make_options(
             self.model, max_tokens, stop, stop_token_ids, ignore_eos, cache_prompt
         )
-        before = [] if self._own or cache_prompt else self.sequences.tokens(0)
+        before = [] if self._own or cache_prompt else self._before()
         ids = prompt_ids(self.model, prompt, before, self.sequences.n_ctx)
         params = make_params(sampling)
         request = Request(self.model, ids, params, options, constraint, before)
@@ -154,6 +155,11 @@ class Engine:
             self._drafting.popitem()[1].close()
         self.session.guard.release(self)
 
+    def _before(self) -> list[int]:
+        """What a prompt goes on from in a session of the caller's."""
+        self.sequences.require_none_pending(0)
+        return self.sequences.tokens(0)
+
     def _step(self) -> list[Request]:
         """The requests that a pass was made for."""
         self._end_cancelled()
@@ -171,8 +177,10 @@ class Engine:
 
     def _decode(self, requests: Sequence[Request]) -> None:
         """A pass of those that the device chooses for, and one of the others."""
-        on_device = [r for r in requests if r.on_device]
-        on_host = [r for r in requests if not r.on_device]
+        # One that an interrupted step has left at its end only has to be ended.
+        going = [r for r in requests if not r.ending]
+        on_device = [r for r in going if r.on_device]
+        on_host = [r for r in going if not r.on_device]
         if on_device:
             self._ahead.run(on_device)
         if on_host:

@@ -65,7 +65,7 @@ class Passes:
         items = self._checked(items, want)
         sure = [len(ids) for _, ids in items]
         for seq, _ in items:
-            self._require_none_pending(seq)
+            self.require_none_pending(seq)
             self._evaluate_all_due(seq)
         return self._pass(items, sure, want, hidden, kind, extra, stay=True)
 
@@ -110,7 +110,7 @@ class Passes:
         """Complete what rollback has put off and evaluate what is due, so that the state holds all
         tokens. Raises RequestError while tokens are pending."""
         seq = self._usable(seq)
-        self._require_none_pending(seq)
+        self.require_none_pending(seq)
         self._evaluate_all_due(seq)
         self.catch_up(seq)
         if self.memory.unsettled(seq):
@@ -260,9 +260,10 @@ class Passes:
             if not 0 <= n <= len(ids):
                 raise RequestError(f"sure should be 0 to {len(ids)} tokens, got {n}")
             if n:
-                self._require_none_pending(seq, "so no later one is sure; ")
+                self.require_none_pending(seq, "so no later one is sure; ")
 
-    def _require_none_pending(self, seq: int, so: str = "") -> None:
+    def require_none_pending(self, seq: int, so: str = "") -> None:
+        """Raise RequestError while tokens of a sequence are pending."""
         if self.memory.pending(seq):
             raise RequestError(
                 f"sequence {seq}: {self.memory.pending(seq)} tokens are pending, {so}commit first"

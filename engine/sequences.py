@@ -41,7 +41,7 @@ class Sequences(Passes):
         """Tokens that belong to the text without having been evaluated: they are due, and run in
         front of the sequence's next pass. Raises RequestError while tokens are pending."""
         seq, ids = self._usable(seq), checked_ids(tokens, self.model.n_vocab)
-        self._require_none_pending(seq)
+        self.require_none_pending(seq)
         self._due[seq] = [*self._due[seq], *ids]
 
     def clear(self, seq: int = 0) -> None:

@@ -27,6 +27,7 @@ LONGEST_UNSEEN, PER_SEEN = 64, 3  # rounds until plain decoding is timed again, 
 CLEAR = 1.25  # a gain that is beyond doubt
 STALL = 3  # times longer than expected: what is beyond was not for the drafts
 FIRST_PAUSE, LONGEST_PAUSE = 16, 128  # rounds without drafts where costs alone speak against them
+LOOK = 4  # rounds between two looks at whether drafts pay, while they do not
 RECENT = 2  # rounds without drafts after which a model drafter has little to catch up on
 
 
@@ -125,6 +126,9 @@ class Length:
         self._drafts = 0
         self._idle = 0  # rounds since the last draft
         self._pause = FIRST_PAUSE
+        self._rest = 0  # rounds until it is looked again at whether drafts pay
+        self._group = 1  # the sequences of the round before
+        self._faded = 0  # rounds without drafts that what was seen has yet to fade by
         self._new_text = True
 
     def begin(self) -> None:
@@ -134,15 +138,34 @@ class Length:
     def choose(self, n: int = 1) -> int:
         """How many drafts to ask for, 0 for none, in a round of n sequences."""
         self._idle += 1
+        self._rest -= 1
         k = 0
-        if self._times.seen(n) >= FEWEST_SEEN:
-            k, gain = self._best(n)
-            k = 0 if self._stale(n, gain) else k or self._probe(n)
+        if self._rest < 0 or n != self._group:
+            k = self._look(n)
+        self._group = n
         if k == 0:
-            for i in range(self.most):
-                self._tried[i] *= FADING
-                self._stayed[i] *= FADING
+            self._faded += 1
         return k
+
+    def _look(self, n: int) -> int:
+        """The number of drafts by what is known now."""
+        if self._times.seen(n) < FEWEST_SEEN:
+            return 0
+        self._fade()
+        k, gain = self._best(n)
+        if self._stale(n, gain):
+            return 0
+        k = k or self._probe(n)
+        self._rest = 0 if k else LOOK
+        return k
+
+    def _fade(self) -> None:
+        """What was seen counts for less, the more rounds there were without drafts."""
+        if self._faded:
+            share = FADING**self._faded
+            self._tried = [share * tried for tried in self._tried]
+            self._stayed = [share * stayed for stayed in self._stayed]
+            self._faded = 0
 
     def _stale(self, n: int, gain: float) -> bool:
         """Whether to time plain decoding again: drafts are held against it, and it changes as the
@@ -166,8 +189,10 @@ class Length:
         """A sequence's draft of so many tokens, of which so many stayed, took so long, beside the
         pass that judged it; n as for `choose`."""
         recent, new_text = self._idle <= RECENT, self._new_text
+        # Of what it catches up on, a token takes a drafter no longer than one that it drafts.
+        expected = (drafted + (0 if recent else self._idle)) * self._each()
         self._idle, self._new_text = 0, False
-        expected = drafted * self._each()
+        self._fade()
         if drafted and not new_text:
             self._note_time(seconds / drafted, recent)
         for i in range(min(drafted, accepted + 1)):

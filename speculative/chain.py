@@ -14,8 +14,9 @@ from .drafter import Ask, Distribution, Draft, Drafter
 
 CANDIDATES = 10  # tokens that share the probability of a draft
 DRAFTING = 2  # the stream of random numbers that drafts are drawn from
-# Committed tokens that may wait for the next draft's first pass. More are evaluated at once: a
-# draft that had to read a prompt first would be taken for a slow one.
+# Committed tokens that may wait for the next draft's first pass. More are evaluated at once, since
+# a draft that had to read a prompt first would be taken for a slow one; but not where no draft was
+# asked for in so many rounds: drafting does not pay there, and reading along would cost, too.
 PUT_OFF = 32
 
 
@@ -37,6 +38,7 @@ class ChainDrafter(Drafter):
 
     def __init__(self, n_vocab: int, draft_min: int, p_min: float) -> None:
         self.n_vocab, self.draft_min, self.p_min = n_vocab, draft_min, p_min
+        self._quiet: dict[int, int] = {}  # rounds of a sequence since it was asked for
 
     @abstractmethod
     def _open(self, asks: Sequence[Ask]) -> np.ndarray:
@@ -59,6 +61,8 @@ class ChainDrafter(Drafter):
     def draft(self, asks: Sequence[Ask]) -> list[Draft]:
         """One pass for all asks per token of the longest draft."""
         chains = [Chain(ask) for ask in asks]
+        for ask in asks:
+            self._quiet[ask.seq] = 0
         # Others would only be dropped for being too short.
         worth = [chain for chain in chains if chain.ask.limit >= self.draft_min]
         if worth:
@@ -68,6 +72,11 @@ class ChainDrafter(Drafter):
                 self._abandon(worth)
                 raise
         return [self._finish(chain) for chain in chains]
+
+    def _in_use(self, seq: int) -> bool:
+        """Called for each round: whether a draft was asked for in one of the last."""
+        self._quiet[seq] = self._quiet.get(seq, 0) + 1
+        return self._quiet[seq] <= PUT_OFF
 
     def _grow(self, chains: list[Chain]) -> None:
         alive, logits = chains, self._open([chain.ask for chain in chains])

@@ -13,6 +13,8 @@ from ..graph.errors import RequestError
 from .chain import PUT_OFF, Chain, ChainDrafter
 from .drafter import Ask, Drafter, Setup, register_drafter
 
+# Sizes of passes over what was put off for long: few, since each compiles a plan of its own.
+PIECES = (MAX_TOKENS, 128, PUT_OFF)
 MOST_PADDING = 128  # ids by which the two vocabularies may differ in size
 FIRST_COMPARED = 5  # ids before this one are special tokens that families number differently
 
@@ -54,7 +56,7 @@ class DraftModel(ChainDrafter):
     def begin(self, seq: int, prompt: Sequence[int], kept: int = 0) -> None:
         """Keep what the session shares with the prompt."""
         self._forget_pending(seq)
-        self._newest[seq] = None
+        self._newest[seq], self._quiet[seq] = None, 0
         self.session.reuse(self._readable(prompt), seq)
 
     def observe(
@@ -71,7 +73,7 @@ class DraftModel(ChainDrafter):
                 break
             kept += 1
         self._forget_pending(seq, kept)
-        if len(context) - self.session.length(seq) > PUT_OFF:
+        if self._in_use(seq) and len(context) - self.session.length(seq) > PUT_OFF:
             self.session.prefill(self._behind(seq, context), seq)
 
     def clear(self, seq: int) -> None:
@@ -88,11 +90,12 @@ class DraftModel(ChainDrafter):
         for ask in asks:
             self._take_back(ask)
         behind = [self._behind(ask.seq, ask.context) for ask in asks]
+        most = min(PUT_OFF, MAX_TOKENS // len(asks))
         for ask, tokens in zip(asks, behind, strict=True):
-            most = MAX_TOKENS // len(asks)
-            if len(tokens) > most:
-                self.session.prefill(tokens[:-most], ask.seq)
-                del tokens[:-most]
+            while len(tokens) > most:
+                n = next(n for n in (*PIECES, len(tokens) - most) if n < len(tokens))
+                self.session.prefill(tokens[:n], ask.seq)
+                del tokens[:n]
         items = [(ask.seq, tokens) for ask, tokens in zip(asks, behind, strict=True)]
         logits = self.session.evaluate(items).logits
         for ask in asks:

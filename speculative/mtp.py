@@ -102,6 +102,7 @@ class Mtp(ChainDrafter):
 
     def begin(self, seq: int, prompt: Sequence[int], kept: int = 0) -> None:
         """Keep what the block knows of the first `kept` tokens."""
+        self._quiet[seq] = 0
         if kept > self.session.length(seq):
             self._catch_up(seq, 0)
         if kept and self.session.tokens(seq)[:kept] == list(prompt[:kept]):
@@ -117,7 +118,7 @@ class Mtp(ChainDrafter):
         """Put a few pairs off until the next draft, which takes them along in its first pass."""
         assert hidden is not None
         self._backlog[seq].add(tokens, hidden, len(context))
-        if len(self._backlog[seq].tokens) > PUT_OFF:
+        if len(self._backlog[seq].tokens) > (PUT_OFF if self._in_use(seq) else MAX_TOKENS):
             self._catch_up(seq, 0)
 
     def clear(self, seq: int) -> None:

@@ -39,7 +39,7 @@ class Pool:
 
     def empty(self) -> None:
         """Forget all n-grams."""
-        if self.used:
+        if self._table is not None:
             np.frombuffer(self._table, np.int32).fill(EMPTY)
         self.used = 0
 
@@ -140,12 +140,12 @@ class NgramMod(TextDrafter[PooledText]):
     @classmethod
     def open(cls, setup: Setup) -> Drafter:
         """A drafter with the bounds that the session sets, own pools as its context needs them."""
-        bounds = {"draft_max": setup.draft_max, "draft_min": setup.draft_min}
-        if setup.share_ngrams:
-            return cls(share=True, **bounds)
-        drafter = cls(**bounds)
-        needed = 1 << (PLACES * setup.target.n_ctx - 1).bit_length()
-        drafter.pool_size = min(drafter.pool_size, needed)
+        drafter = cls(
+            share=setup.share_ngrams, draft_max=setup.draft_max, draft_min=setup.draft_min
+        )
+        if not setup.share_ngrams:
+            needed = 1 << (PLACES * setup.target.n_ctx - 1).bit_length()
+            drafter.pool_size = min(drafter.pool_size, needed)
         return drafter
 
     def _new_text(self) -> PooledText:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import index
+from typing import Protocol
 
 import numpy as np
 
@@ -36,47 +37,78 @@ class Proposal:
         return self.draft.tokens
 
 
-@dataclass
+@dataclass(slots=True)
 class Open:
-    """An entry that has no draft yet. room: drafts that there is room for."""
+    """An entry that has no draft yet. room: drafts that there is room for, once that was asked."""
 
     entry: Entry
-    room: int
+    room: int | None = None
     drafter: Drafter | None = None
     draft: Draft = NO_DRAFT
     draft_s: float = 0.0
     asked: bool = False
 
 
+class Asking(Protocol):
+    """What `propose` has to know of a round."""
+
+    def limit(self, drafter: Drafter, company: int) -> int:
+        """Tokens that the drafter is asked for at most; called once for each."""
+
+    def room(self, entry: Entry, company: int) -> int:
+        """Drafts that there is room for."""
+
+    def ask(self, entry: Entry, limit: int) -> Ask:
+        """The entry as drafters are asked for it."""
+
+    def waste(self, drafter: Drafter, seconds: float, company: int) -> None:
+        """Seconds without an outcome."""
+
+
 def propose(
     drafters: Sequence[Drafter],
     opened: Sequence[Open],
-    limit: Callable[[Drafter], int],
-    ask: Callable[[Entry, int], Ask],
-    wasted: Callable[[Drafter, float], None],
+    company: int,
+    asking: Asking,
     n_vocab: int,
 ) -> None:
-    """Find a draft for each. limit: tokens that a drafter is asked for at most, called once for
-    each; wasted: told of seconds without an outcome.
+    """Find a draft for each entry of a pass of `company` sequences.
 
     Raises DrafterError for a drafter that raises, or answers with something else than drafts."""
     for drafter in drafters:
-        most = limit(drafter)
-        asking = [o for o in opened if not o.draft.tokens and min(most, o.room) > 0]
-        if not asking:
+        most = asking.limit(drafter, company)
+        if most <= 0:
             continue
-        began = time.perf_counter()
-        drafts = call(drafter, "draft", [ask(o.entry, min(most, o.room)) for o in asking])
-        seconds = (time.perf_counter() - began) / len(asking)
-        _check_drafts(drafter, drafts, len(asking))
-        for o, draft in zip(asking, drafts, strict=True):
-            o.asked = True
-            tokens = _known(_checked_tokens(drafter, draft)[: min(most, o.room)], n_vocab)
-            tokens = o.entry.chooser.likely_legal(tokens)
-            if tokens:
-                o.drafter, o.draft, o.draft_s = drafter, _cut(draft, tokens), seconds
-            else:
-                wasted(drafter, seconds)
+        asked = []
+        for o in opened:
+            if o.room is None:
+                o.room = asking.room(o.entry, company)
+            if not o.draft.tokens and o.room > 0:
+                asked.append((o, min(most, o.room)))
+        if asked:
+            _ask(drafter, asked, company, asking, n_vocab)
+
+
+def _ask(
+    drafter: Drafter,
+    asked: Sequence[tuple[Open, int]],
+    company: int,
+    asking: Asking,
+    n_vocab: int,
+) -> None:
+    """Ask one drafter for drafts of these, each of at most so many tokens."""
+    began = time.perf_counter()
+    drafts = call(drafter, "draft", [asking.ask(o.entry, most) for o, most in asked])
+    seconds = (time.perf_counter() - began) / len(asked)
+    _check_drafts(drafter, drafts, len(asked))
+    for (o, most), draft in zip(asked, drafts, strict=True):
+        o.asked = True
+        tokens = _known(_checked_tokens(drafter, draft)[:most], n_vocab)
+        tokens = o.entry.chooser.likely_legal(tokens)
+        if tokens:
+            o.drafter, o.draft, o.draft_s = drafter, _cut(draft, tokens), seconds
+        else:
+            asking.waste(drafter, seconds, company)
 
 
 def _check_drafts(drafter: Drafter, drafts: object, n: int) -> None:

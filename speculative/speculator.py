@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from ..engine.buckets import MAX_TOKENS
 from ..engine.drafting import Entry
 from ..engine.prompts import Prompt
 from ..engine.sequences import Sequences
+from ..engine.session_plan import SessionPlan
 from ..graph.errors import RequestError
 from .adaptive import Budget, Length, Times
 from .calling import call
@@ -31,7 +31,8 @@ class Speculator:
     """Drafters for a session, what they know of its sequences, and how well they do.
 
     The session should be able to forget `Speculation.longest` tokens (n_rs_seq); with fewer,
-    drafts are shorter. statistics_in_all: of all sequences and texts."""
+    drafts are shorter. window: the most that it can forget; statistics_in_all: of all sequences and
+    texts."""
 
     def __init__(self, session: Session | Sequences, asked: Speculation) -> None:
         """Raises RequestError or ModelError for a drafter that cannot draft for this session."""
@@ -60,8 +61,13 @@ class Speculator:
         self._known: list[list[int]] = [[] for _ in range(n_seqs)]
         self._hidden: dict[int, np.ndarray | None] = {}
         self._round: list[int] = []  # the sequences of the round in progress
+        self._copies = sequences.storage.reruns  # checkpoints alone copy states
         self._copied = (0.0, 0)
         self._n_vocab = sequences.model.tokenizer.n_vocab or sequences.model.n_vocab
+        # With a seed, drawn drafts have to repeat, and times of passes do not.
+        self._adaptive = asked.adaptive and asked.acceptance != "rejection"
+        self._judge = asked.judge
+        self.window = window(sequences.plan)
         sequences.prepare_drafts(min(self._longest, self.window), self.hidden)
 
     def adapt_anew(self) -> None:
@@ -72,13 +78,6 @@ class Speculator:
             d.name: Length(self._times, self._budget, asked.most(type(d)), asked.draft_min)
             for d in self.drafters
         }
-
-    @property
-    def window(self) -> int:
-        """The most drafts that the session's memory can forget."""
-        plan = self.sequences.plan
-        bounded = plan.bytes.recurrent and not plan.strategy.reruns
-        return plan.options.n_rs_seq if bounded else MAX_TOKENS - 1
 
     def begin(self, seq: int, tokens: Sequence[int], kept: int = 0) -> None:
         """A text begins with these tokens, of which the session holds the first `kept`; the others
@@ -113,19 +112,17 @@ class Speculator:
         began = time.perf_counter()
         self._round = [entry.seq for entry in entries]
         self._budget.earn()
-        opened = [Open(entry, self._room(entry, company)) for entry in entries]
-        with self._newest(entries):
-            propose(
-                self.drafters,
-                opened,
-                lambda drafter: self._limit(drafter, company),
-                self._ask,
-                lambda drafter, s: self._lengths[drafter.name].waste(s, company),
-                self._n_vocab,
-            )
+        opened = [Open(entry) for entry in entries]
+        for entry in entries:
+            self._known[entry.seq].append(entry.token)
+        try:
+            propose(self.drafters, opened, company, self, self._n_vocab)
+        finally:
+            for entry in entries:
+                self._known[entry.seq].pop()
         self._count_round(opened, time.perf_counter() - began)
-        storage = self.sequences.storage
-        self._copied = storage.copy_s, storage.host_bytes
+        if self._copies:
+            self._copied = self._copied_so_far()
         return [Proposal(o.entry, o.drafter, o.draft, o.draft_s, company, o.asked) for o in opened]
 
     def note_pass(self, tokens: int, sequences: int, again: bool, seconds: float) -> None:
@@ -136,18 +133,21 @@ class Speculator:
         elif self._times.seen(sequences):
             # Tokens ran again in a pass without drafts: earlier drafts are to blame.
             self._budget.spend(seconds / self._times.of(sequences) - 1)
-        storage = self.sequences.storage
-        copied, moved = storage.copy_s - self._copied[0], storage.host_bytes - self._copied[1]
-        self._add("verify_s", self._round, seconds - copied)
-        self._add("rollback_s", self._round, copied)
-        self._add_bytes(self._round, moved)
+        if self._copies:
+            before, now = self._copied, self._copied_so_far()
+            seconds -= now[0] - before[0]
+            self._add_rollback(self._round, now[0] - before[0], now[1] - before[1])
+        self.statistics_in_all.verify_s += seconds
+        share = seconds / len(self._round)
+        for seq in self._round:
+            self._of_seq[seq].verify_s += share
 
     def judge(self, proposal: Proposal, logits: np.ndarray) -> Iterator[int]:
         """The tokens of a round, each one chosen. logits: f32 [len(draft) + 1, n_vocab], used
         until `finish`."""
         chooser = proposal.entry.chooser
         position = self.sequences.memory.length(proposal.entry.seq) + 1
-        return self.asked.judge(chooser, logits, proposal.draft, position)
+        return self._judge(chooser, logits, proposal.draft, position)
 
     def round(self, entries: Sequence[Entry]) -> list[tuple[Proposal, np.ndarray]]:
         """A round of these sequences alone: drafts, and the target's pass over them. Each proposal
@@ -182,16 +182,14 @@ class Speculator:
 
         ended: generation stops at the last of them, so that drafts behind it were not judged.
         hidden: f32 [len(draft) + 1, n_embd], where drafters want it."""
-        seq, draft, storage = proposal.entry.seq, proposal.tokens, self.sequences.storage
-        n = max(1, len(tokens))
-        accepted = sum(a == b for a, b in zip(tokens, draft, strict=False))
-        began, moved = time.perf_counter(), storage.host_bytes
-        length = self.sequences.evaluated(seq)
+        seq, draft, n = proposal.entry.seq, proposal.tokens, max(1, len(tokens))
+        accepted = sum(a == b for a, b in zip(tokens, draft, strict=False)) if draft else 0
+        length, moved = self.sequences.evaluated(seq), self._copied_so_far()[1]
+        began = time.perf_counter()
         self.sequences.commit(seq, n)
         rollback_s = time.perf_counter() - began
         self._count(proposal, len(tokens) if ended else len(draft), accepted, rollback_s)
-        self._add("rollback_s", [seq], rollback_s)
-        self._add_bytes([seq], storage.host_bytes - moved)
+        self._add_rollback([seq], rollback_s, self._copied_so_far()[1] - moved)
         stay = [proposal.entry.token, *draft][:n]
         self._known[seq] += stay
         hidden = self._hidden.pop(seq, hidden)
@@ -237,13 +235,13 @@ class Speculator:
         self._trace(Traced(seq, length + 1, name, asked, drafted, kept, chosen, tokenizer))
 
     def _count_round(self, opened: Sequence[Open], seconds: float) -> None:
-        self._add("draft_s", self._round, seconds)
-        for stats, group in [(self.statistics_in_all, opened)] + [
-            (self._of_seq[o.entry.seq], [o]) for o in opened
-        ]:
-            stats.rounds += 1
-            stats.skipped += not any(o.asked for o in group)
-            stats.empty += any(o.asked for o in group) and not any(o.draft.tokens for o in group)
+        everything, share = self.statistics_in_all, seconds / len(opened)
+        everything.draft_s += seconds
+        everything.note_round(any(o.asked for o in opened), any(o.draft.tokens for o in opened))
+        for o in opened:
+            stats = self._of_seq[o.entry.seq]
+            stats.draft_s += share
+            stats.note_round(o.asked, bool(o.draft.tokens))
 
     def _count(self, proposal: Proposal, drafted: int, accepted: int, rollback_s: float) -> None:
         drafter = proposal.drafter
@@ -255,38 +253,30 @@ class Speculator:
         beside = proposal.draft_s + rollback_s
         self._lengths[drafter.name].note(drafted, accepted, beside, proposal.company)
 
-    def _add(self, name: str, seqs: Sequence[int], seconds: float) -> None:
-        """Time that these sequences share, and all of it to that of all sequences."""
+    def _copied_so_far(self) -> tuple[float, int]:
+        """Seconds and bytes of copies of states."""
+        storage = self.sequences.storage
+        return (storage.copy_s, storage.host_bytes) if self._copies else (0.0, 0)
+
+    def _add_rollback(self, seqs: Sequence[int], seconds: float, n: int) -> None:
+        """Time and bytes that these sequences share, and all of them to those of all sequences."""
         everything = self.statistics_in_all
-        setattr(everything, name, getattr(everything, name) + seconds)
-        for seq in seqs:
-            stats = self._of_seq[seq]
-            setattr(stats, name, getattr(stats, name) + seconds / len(seqs))
-
-    def _add_bytes(self, seqs: Sequence[int], n: int) -> None:
-        self.statistics_in_all.rollback_bytes += n
+        everything.rollback_s += seconds
+        everything.rollback_bytes += n
         for i, seq in enumerate(seqs):
-            self._of_seq[seq].rollback_bytes += n // len(seqs) + (i < n % len(seqs))
+            stats = self._of_seq[seq]
+            stats.rollback_s += seconds / len(seqs)
+            stats.rollback_bytes += n // len(seqs) + (i < n % len(seqs))
 
-    @contextmanager
-    def _newest(self, entries: Sequence[Entry]) -> Iterator[None]:
-        """Known tokens with the newest one behind them, as drafters are asked."""
-        for entry in entries:
-            self._known[entry.seq].append(entry.token)
-        try:
-            yield
-        finally:
-            for entry in entries:
-                self._known[entry.seq].pop()
-
-    def _ask(self, entry: Entry, limit: int) -> Ask:
+    def ask(self, entry: Entry, limit: int) -> Ask:
+        """The entry as drafters are asked for it, within `propose`."""
         draw = None
         params = entry.chooser.sampler.params
         if self.asked.acceptance == "rejection" and not params.greedy:
             draw = Draw(params.temperature, entry.chooser.sampler.seed)
         return Ask(entry.seq, self._known[entry.seq], limit, draw)
 
-    def _room(self, entry: Entry, company: int) -> int:
+    def room(self, entry: Entry, company: int) -> int:
         """Drafts that context, pass, memory and the request leave room for."""
         free = self.sequences.n_ctx - self.sequences.length(entry.seq)
         left = MAX_TOKENS if entry.left is None else entry.left
@@ -294,13 +284,20 @@ class Speculator:
         share = MAX_TOKENS // company - 1 - again
         return max(0, min(free - 2, left - 1, share, self.window))
 
-    def _limit(self, drafter: Drafter, company: int) -> int:
-        """How many drafts to ask a drafter for."""
-        most = self.asked.most(type(drafter))
-        # With a seed, drawn drafts have to repeat, and times of passes do not.
-        if not self.asked.adaptive or self.asked.acceptance == "rejection":
-            return most
-        return self._lengths[drafter.name].choose(company)
+    def limit(self, drafter: Drafter, company: int) -> int:
+        """How many drafts to ask a drafter for; once in each round."""
+        length = self._lengths[drafter.name]
+        return length.choose(company) if self._adaptive else length.most
+
+    def waste(self, drafter: Drafter, seconds: float, company: int) -> None:
+        """The drafter was asked for a draft, and gave none."""
+        self._lengths[drafter.name].waste(seconds, company)
+
+
+def window(plan: SessionPlan) -> int:
+    """The most drafts that the memory of such a session can forget."""
+    bounded = plan.bytes.recurrent and not plan.strategy.reruns
+    return plan.options.n_rs_seq if bounded else MAX_TOKENS - 1
 
 
 def check_window(session: Session | Sequences, asked: Speculation) -> None:

@@ -46,6 +46,14 @@ class Statistics:
     rollback_s: float = 0.0
     rollback_bytes: int = 0
 
+    def note_round(self, asked: bool, drafted: bool) -> None:
+        """A round began, for which drafters were asked or not, with an outcome or not."""
+        self.rounds += 1
+        if not asked:
+            self.skipped += 1
+        elif not drafted:
+            self.empty += 1
+
     def count(self, drafter: str, drafted: int, accepted: int) -> None:
         """A round's draft of so many tokens, of which the first `accepted` stayed."""
         self.by_drafter.setdefault(drafter, Drafted()).count(drafted, accepted)

@@ -1,22 +1,19 @@
 """What tests of decoding ahead share: the processor as a device that runs late, and generations
-that are taken pass by pass or ahead, with what they leave behind."""
+whose tokens the device or the host chooses, with what they leave behind."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Any
 
 import numpy as np
 import riverrun as rr
 from riverrun.backends import Backend, BoundPlan, Plan, Pools
 from riverrun.backends.delegate import Delegate
-from riverrun.engine.ahead import AheadDecoding
 from riverrun.engine.chooser import Chooser
-from riverrun.engine.decoding import PlainDecoding
-from riverrun.engine.generate import Generation, Options
+from riverrun.engine.generate import Generation
 from riverrun.engine.plan_cache import PlanCache
 from riverrun.engine.sampler import Sampler, SamplerParams
 from riverrun.graph import Graph, Node
@@ -30,27 +27,64 @@ RECURRENT = ("conv_state.", "ssm_state.")
 
 @dataclass
 class Queue:
-    """Runs that were started, in order. fail, refuse, spoil: numbers, counted from 0, of those that
-    fail, cannot be started, or compute logits that are not finite."""
+    """Runs that were started, in order. fail, refuse: numbers, counted from 0, of those that fail
+    or cannot be started; spoil: of those that compute logits that are not finite, in these rows.
+    broken, damaged: sequences whose every pass fails, or computes such logits."""
 
     waiting: list[LateBound] = field(default_factory=list)
     started: int = 0
     fail: set[int] = field(default_factory=set)
     refuse: set[int] = field(default_factory=set)
-    spoil: set[int] = field(default_factory=set)
+    spoil: dict[int, Sequence[int]] = field(default_factory=dict)
+    broken: set[int] = field(default_factory=set)
+    damaged: set[int] = field(default_factory=set)
     most: int = 0  # runs that were waiting at once
 
-    def until(self, last: LateBound | None) -> None:
+    def reset(self) -> None:
+        """Count anew, and let nothing fail."""
+        self.started = self.most = 0
+        for numbers in (self.fail, self.refuse, self.spoil, self.broken, self.damaged):
+            numbers.clear()
+
+    def until(self, last: LateBound | None = None) -> None:
         """Run what was started, up to this one, or all of it."""
         while self.waiting and (last is None or last.number is not None):
             self.waiting.pop(0).work()
 
 
+class LatePools(Pools):
+    """Memory that is read and written after the runs that were started before."""
+
+    def __init__(self, specs: Mapping[str, Any], queue: Queue) -> None:
+        super().__init__(specs)
+        self.queue = queue
+
+    def read(self, name: str, at: Any) -> np.ndarray:
+        self.queue.until()
+        return super().read(name, at)
+
+    def write(self, name: str, at: Any, values: Any) -> None:
+        self.queue.until()
+        super().write(name, at, values)
+
+    def copy(self, name: str, src: Any, dst: Any) -> None:
+        self.queue.until()
+        super().copy(name, src, dst)
+
+    def raw(self, name: str) -> np.ndarray:
+        self.queue.until()
+        return super().raw(name)
+
+    def load(self, name: str, raw: np.ndarray) -> None:
+        self.queue.until()
+        super().load(name, raw)
+
+
 class LateBound(BoundPlan):
-    """Runs when it is waited for; outputs of runs that were started lie apart from the arena."""
+    """Runs when it is waited for; outputs of passes that pick tokens lie apart from the arena."""
 
     def __init__(self, inner: BoundPlan, queue: Queue, pools: Pools, ahead: bool) -> None:
-        self.inner, self.queue, self.pools = inner, queue, pools
+        self.inner, self.queue, self.pools, self.ahead = inner, queue, pools, ahead
         self.inputs = inner.inputs
         self.outputs = {n: a.copy() for n, a in inner.outputs.items()} if ahead else inner.outputs
         self.number: int | None = None
@@ -58,8 +92,11 @@ class LateBound(BoundPlan):
         self._fault = ""
 
     def run(self, rows: int | None = None) -> None:
-        self.queue.until(None)
+        self.queue.until()
         self.inner.run(rows)
+        if self.ahead:
+            self._ran()
+            self._raise()
 
     def start(self) -> None:
         assert self.number is None, "started again before it was over"
@@ -73,23 +110,38 @@ class LateBound(BoundPlan):
         self.queue.most = max(self.queue.most, len(self.queue.waiting))
 
     def work(self) -> None:
-        """The run, at last; one that fails leaves the recurrent states in pieces."""
+        """The run, at last."""
         for name, given in self._given.items():
             np.testing.assert_array_equal(self.inputs[name], given, f"input {name} was changed")
         self.inner.run()
-        for name, array in self.outputs.items():
-            array[...] = self.inner.outputs[name]
+        self._ran()
         if self.number in self.queue.spoil:
-            self.outputs["largest"][...] = np.nan
+            self.outputs["largest"][self.queue.spoil[self.number]] = np.nan
         if self.number in self.queue.fail:
-            self._fault = f"run {self.number} failed"
-            for name in self.pools.specs:
-                if name.startswith(RECURRENT):
-                    self.pools.array(name)[...] = np.nan
+            self._fail(f"run {self.number} failed")
         self.number = None
 
     def finish(self) -> None:
         self.queue.until(self)
+        self._raise()
+
+    def _ran(self) -> None:
+        for name, array in self.outputs.items():
+            array[...] = self.inner.outputs[name]
+        slots = self.inputs["next_slots"].tolist()
+        self.outputs["largest"][[seq in self.queue.damaged for seq in slots]] = np.nan
+        if self.queue.broken & set(slots):
+            self._fail("a run failed")
+
+    def _fail(self, fault: str) -> None:
+        """What fails leaves the recurrent states of its sequences in pieces."""
+        self._fault = fault
+        rows = [seq for seq in self.inputs["next_slots"].tolist() if seq >= 0]
+        for name in self.pools.specs:
+            if name.startswith(RECURRENT):
+                self.pools.array(name)[rows] = np.nan
+
+    def _raise(self) -> None:
         if self._fault:
             fault, self._fault = self._fault, ""
             raise BackendError(fault)
@@ -121,6 +173,9 @@ class LateBackend(Delegate, Backend):
     def compile(self, graph: Graph, kind: str = "step") -> Plan:
         return LatePlan(self.inner.compile(graph, kind), self.queue)
 
+    def pools(self, states: Mapping[str, Any]) -> Pools:
+        return LatePools(states, self.queue)
+
     def load_weights(
         self, weights: Mapping[str, Any], progress: Callable[[int], None] | None = None
     ) -> Any:
@@ -134,48 +189,66 @@ def late(model: rr.Model) -> tuple[rr.Model, Queue]:
     return other, backend.queue
 
 
+class Free:
+    """A constraint that allows everything: the host chooses what the device might have."""
+
+    finished = False
+
+    def mask(self, logits: np.ndarray) -> np.ndarray:
+        return logits
+
+    def allows(self, token: int) -> bool:
+        return True
+
+    def accept(self, token: int) -> None:
+        pass
+
+    def rollback(self, n: int) -> None:
+        pass
+
+    def validate(self, tokens: Sequence[int]) -> int:
+        return len(tokens)
+
+    def clone(self) -> Free:
+        return self
+
+
 def begin(
-    session: rr.Session,
-    ahead: bool,
-    n: int = -1,
-    prompt: Iterable[int] = PROMPT,
-    options: Mapping[str, Any] | None = None,
-    **asked: Any,
+    session: rr.Session, device: bool, n: int = -1, prompt: Iterable[int] = PROMPT, **asked: Any
 ) -> Generation:
-    """A generation that runs ahead, or does not."""
-    decoding = (AheadDecoding if ahead else PlainDecoding)(session)
-    ends = Options(n, **({"ignore_eos": True} | dict(options or {})))
-    return Generation(session.model, decoding, list(prompt), SamplerParams(**asked), ends)
+    """A generation for which the device chooses, or the host."""
+    more = {"ignore_eos": True, **asked} | ({} if device else {"constraint": Free()})
+    return session.model.generate(list(prompt), n, session=session, **more)
 
 
-def text(session: rr.Session, ahead: bool, n: int = -1, **more: Any) -> tuple[list[int], str]:
+def text(session: rr.Session, device: bool, n: int = -1, **more: Any) -> tuple[list[int], str]:
     """The tokens of a generation and why it ended."""
-    result = begin(session, ahead, n, **more).result
+    generation = begin(session, device, n, **more)
+    result, request = generation.result, generation.request
+    assert request.on_device == (request.draw is not None)
     return result.tokens, result.finish_reason
 
 
+def broken_off(session: rr.Session, device: bool, taken: int, **more: Any) -> list[int]:
+    """The tokens of a generation that is closed when it has so many."""
+    with begin(session, device, **more) as generation:
+        while len(generation.tokens) < taken:
+            generation.engine.step()
+    assert len(generation.tokens) == taken
+    return generation.tokens
+
+
 def chooser(model: rr.Model, **asked: Any) -> Chooser:
-    """As a generation has it."""
+    """As a request has it."""
     n_vocab = model.tokenizer.n_vocab or model.n_vocab
     return Chooser(Sampler(SamplerParams(**asked), n_vocab), n_vocab)
 
 
-def rounds(session: rr.Session, ahead: bool, token: int, n: int, **asked: Any) -> list[int]:
-    """The n tokens after one; the last round is closed when it has given enough."""
-    decoding = (AheadDecoding if ahead else PlainDecoding)(session)
-    judge, tokens = chooser(session.model, **asked), [token]
-    while len(tokens) <= n:
-        taken = decoding.round(tokens[-1], judge, None)
-        tokens += islice(taken, n + 1 - len(tokens))
-        taken.close()  # type: ignore[attr-defined]
-    return tokens[1:]
-
-
-def left_behind(session: rr.Session, more: int = 3) -> tuple[Any, ...]:
-    """What a session holds, and the logits of some further tokens."""
-    held = session.length(), session.tokens(), session.memory.pending(0)
-    logits = [session.decode(7 + i).tobytes() for i in range(more)]
-    return *held, logits, session.save()
+def left_behind(session: rr.Session, more: int = 3, seq: int = 0) -> tuple[Any, ...]:
+    """What a sequence holds, and the logits of some further tokens."""
+    held = session.length(seq), session.tokens(seq), session.memory.pending(seq)
+    logits = [session.decode(7 + i, seq).tobytes() for i in range(more)]
+    return *held, logits, session.save(seq)
 
 
 def sampling(backend: Backend, n: int, width: int, k: int) -> Plan:

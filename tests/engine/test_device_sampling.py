@@ -1,9 +1,9 @@
-"""Decoding ahead of the host: the same tokens as pass by pass, and the same session afterwards,
-however it ends. The processor plays a device that runs late."""
+"""One generation whose tokens the device chooses: the same tokens as the host chooses, and the same
+session afterwards, however it ends. The processor plays a device that runs late."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,13 +12,24 @@ from typing import Any
 import numpy as np
 import pytest
 import riverrun as rr
-from ahead_rig import PROMPT, Queue, begin, boundary, chooser, draws, late, left_behind, text
+from ahead_rig import (
+    PROMPT,
+    Queue,
+    begin,
+    boundary,
+    broken_off,
+    chooser,
+    draws,
+    late,
+    left_behind,
+    text,
+)
+from interrupts import lines
 from one_op import cpu
-from riverrun.engine.ahead import AheadDecoding
-from riverrun.engine.decoding import PlainDecoding, open_decoding
+from riverrun.engine.ahead import Ahead
 from riverrun.engine.sampler import Sampler, SamplerParams
 from riverrun.engine.sampler.chain import CHAIN, Candidates, ChainState, Row
-from riverrun.graph.errors import BackendError, RequestError
+from riverrun.graph.errors import BackendError, RequestError, SequenceLost
 from riverrun.graph.random import uniform
 from riverrun.models.step import CANDIDATES
 from tiny_models import VARIANTS
@@ -50,10 +61,7 @@ def ahead(variant: str) -> tuple[rr.Model, Queue]:
 
 def sessions(variant: str, rollback: str = "auto", n_ctx: int = 64) -> tuple[rr.Session, ...]:
     """Of the model that runs ahead and of the one that does not."""
-    queue = ahead(variant)[1]
-    queue.started, queue.most = 0, 0
-    for numbers in (queue.fail, queue.refuse, queue.spoil):
-        numbers.clear()
+    ahead(variant)[1].reset()
     how: dict[str, Any] = {"n_ctx": n_ctx, "rollback": rollback, "n_rs_seq": 1}
     return ahead(variant)[0].session(**how), plain(variant).session(**how)
 
@@ -82,9 +90,12 @@ def test_the_context_ends(variant: str, rollback: str, asked: dict) -> None:
     one, two = sessions(variant, rollback, n_ctx=17)
     got = text(one, True, **asked)
     assert got == text(two, False, **asked) and (len(got[0]), got[1]) == (12, "length")
-    assert left_behind(one, 0) == left_behind(two, 0)
+    assert one.tokens() == two.tokens() == PROMPT + got[0]
     with pytest.raises(RequestError, match="do not fit in a context of 17"):
-        next(AheadDecoding(one).round(1, chooser(one.model, **asked), None))
+        begin(one, True, prompt=[1], **asked)
+    for session in (one, two):
+        session.remove(0, 17)  # the newest token, which has no place
+    assert left_behind(one, 0) == left_behind(two, 0)
 
 
 @pytest.mark.parametrize("variant", ["llama", "gemma3", "qwen35"])
@@ -107,8 +118,8 @@ def test_ends_within_the_text(
     monkeypatch.setattr(plain(variant).tokenizer, "eog_ids", frozenset([ending]))
     for options in ({"stop": (whole.text[4:6],)}, {"ignore_eos": False}):
         one, two = sessions(variant, rollback)
-        got = text(one, True, 30, options=options, **asked)
-        assert got == text(two, False, 30, options=options, **asked)
+        got = text(one, True, 30, **options, **asked)
+        assert got == text(two, False, 30, **options, **asked)
         assert got[1] == "stop" and got[0] == whole.tokens[: len(got[0])]
         assert left_behind(one) == left_behind(two)
 
@@ -120,35 +131,45 @@ def test_closed_early_and_gone_on(variant: str, rollback: str, taken: int) -> No
     one, two = sessions(variant, rollback)
     found = []
     for session, way in ((one, True), (two, False)):
-        generation = begin(session, way, 20, seed=6)
-        while len(generation.tokens) < taken:
-            next(iter(generation))
-        generation.close()
+        tokens = broken_off(session, way, taken, n=20, seed=6)
         held = session.tokens()
-        assert held == PROMPT + generation.tokens[:-1]
-        longer = text(session, way, 6, seed=6, prompt=[*held, 9], options={"cache_prompt": True})
-        other = text(session, way, 6, prompt=[*PROMPT, 1], options={"cache_prompt": True}, **GREEDY)
-        found.append((generation.tokens, held, longer, other, left_behind(session)))
+        assert held == PROMPT + tokens
+        longer = text(session, way, 6, seed=6, prompt=[*held, 9], cache_prompt=True)
+        other = text(session, way, 6, prompt=[*PROMPT, 1], cache_prompt=True, **GREEDY)
+        found.append((tokens, held, longer, other, left_behind(session)))
     assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("variant, rollback", KEPT)
-def test_a_round_that_an_exception_ends(variant: str, rollback: str) -> None:
+def test_an_exception_at_any_line_of_a_step(variant: str, rollback: str) -> None:
+    """With a pass under way, the generation goes on to the same text, or says that it is lost."""
     one, two = sessions(variant, rollback)
-    found = []
-    for session, way in ((one, AheadDecoding), (two, PlainDecoding)):
-        judge, tokens = chooser(session.model, seed=2), [4]
-        while len(tokens) < 5:
-            taken = way(session).round(tokens[-1], judge, None)
-            for token in taken:
-                tokens.append(token)
-                if len(tokens) == 5:
-                    break
-            with pytest.raises(KeyError):
-                taken.throw(KeyError())  # type: ignore[attr-defined]
-        found.append((tokens, left_behind(session)))
-        assert session.tokens()[:4] == tokens[:4]
-    assert found[0] == found[1]
+    want = text(two, False, 12, seed=2)[0]
+    generations: list[Any] = []
+    lost = whole = 0
+
+    def prepare() -> Callable[[], object]:
+        one.clear()
+        generations.append(begin(one, True, 12, seed=2))
+        while len(generations[-1].tokens) < 4:
+            generations[-1].engine.step()
+        return generations[-1].engine.step  # type: ignore[no-any-return]
+
+    for _ in lines(prepare, step=5):
+        request = generations[-1].request
+        try:
+            assert generations[-1].result.tokens == want
+            whole += 1
+        except SequenceLost:
+            assert request.tokens == want[: len(request.tokens)]
+            lost += 1
+        assert not ahead(variant)[1].waiting
+    assert lost and whole
+    generations[-1].close()
+    one.clear()
+    two.clear()
+    assert text(one, True, 12, seed=2) == text(two, False, 12, seed=2)
+    assert left_behind(one) == left_behind(two)
 
 
 @pytest.mark.parametrize("asked", [GREEDY, {"seed": 5}], ids=["greedy", "drawn"])
@@ -167,7 +188,7 @@ def test_a_failing_pass(variant: str, rollback: str, number: int, way: str, aske
     chosen = number + 1 if way == "fail" else max(1, number)
     assert generation.tokens == want[:chosen]
     assert generation.result.finish_reason == "error"
-    assert one.tokens() == PROMPT + generation.tokens[:-1]
+    assert one.tokens() == PROMPT + generation.tokens
     two.clear()
     two.evaluate([(0, one.tokens())], want="none")
     assert left_behind(one)[:4] == left_behind(two)[:4]
@@ -180,7 +201,7 @@ def test_a_failing_pass_that_nobody_wants(variant: str, rollback: str) -> None:
     generations = begin(one, True, 20, seed=1), begin(two, False, 20, seed=1)
     for generation in generations:
         while len(generation.tokens) < 4:
-            next(iter(generation))
+            generation.engine.step()
     queue.fail.add(queue.started - 1)
     assert len(queue.waiting) == 1
     for generation in generations:
@@ -194,23 +215,21 @@ def test_a_failing_pass_that_nobody_wants(variant: str, rollback: str) -> None:
 def test_logits_that_are_not_finite(variant: str, rollback: str) -> None:
     """The token that they are of stays, as after a step."""
     one, two = sessions(variant, rollback)
-    ahead(variant)[1].spoil.add(2)
+    ahead(variant)[1].spoil[2] = [0]
     generation = begin(one, True, 20, seed=1)
     with pytest.raises(BackendError, match="the logits' largest value is nan"):
         list(generation)
     assert generation.tokens == text(two, False, 3, seed=1)[0]
-    two.decode(generation.tokens[-1])
     assert left_behind(one) == left_behind(two)
 
 
-def test_a_round_is_refused_as_a_step_is() -> None:
+def test_a_generation_is_refused_as_a_step_is() -> None:
     one, _ = sessions("qwen35")
-    judge = chooser(one.model, seed=1)
     with pytest.raises(RequestError, match="token ids are from 0 to"):
-        next(AheadDecoding(one).round(10**6, judge, None))
+        begin(one, True, prompt=[10**6])
     one.verify([(0, [1, 2])])
     with pytest.raises(RequestError, match="2 tokens are pending"):
-        next(AheadDecoding(one).round(1, judge, None))
+        text(one, True, 3, prompt=[1])
     one.commit(0, 2)
     assert one.length() == 2
 
@@ -247,16 +266,21 @@ def test_requests_that_differ_share_a_session() -> None:
     assert len(one.model.plans._plans) <= compiled + 2 + 2
 
 
+@pytest.mark.parametrize("how", [{"n_rs_seq": 0}, {"rollback": "checkpoint:host"}], ids=str)
+def test_memory_that_does_not_go_back_has_no_pass_under_way(how: dict) -> None:
+    sessions("qwen35")
+    model, queue = ahead("qwen35")
+    session = model.session(64, **how)
+    assert text(session, True, 12, seed=1) == text(sessions("qwen35")[1], False, 12, seed=1)
+    assert queue.started == 0
+
+
 def test_who_runs_ahead() -> None:
     model = ahead("qwen35")[0]
-    assert type(open_decoding(model, None, 32, None)) is AheadDecoding
-    for how in (
-        {"n_rs_seq": 0},
-        {"rollback": "checkpoint:host"},
-        {"program": "trunk", "n_rs_seq": 0},
-    ):
-        assert type(open_decoding(model, model.session(32, **how), None, None)) is PlainDecoding
-    assert type(open_decoding(plain("qwen35"), None, 32, None)) is PlainDecoding
+    assert Ahead(model.session(32).sequences).overlaps
+    for how in ({"n_rs_seq": 0}, {"rollback": "checkpoint:host", "n_rs_seq": 1}):
+        assert not Ahead(model.session(32, **how).sequences).overlaps
+    assert not Ahead(plain("qwen35").session(32, n_rs_seq=1).sequences).overlaps
 
 
 @pytest.mark.parametrize("k", [2, 40, 300])

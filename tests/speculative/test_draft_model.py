@@ -103,6 +103,26 @@ def test_after_a_prompt(models: tuple[rr.Model, rr.Model], n: int) -> None:
     same_as_fresh(target, maker(draft), d, newest)
 
 
+@pytest.mark.parametrize("rounds", [20, 70, 170])
+def test_without_being_asked_it_does_not_read_along(
+    models: tuple[rr.Model, rr.Model], rounds: int
+) -> None:
+    """Where drafts do not pay the text goes on without passes of the draft model, and the next
+    draft is right all the same."""
+    target, draft = models
+    d = Duet.of(target, maker(draft))
+    newest = d.round(d.prompt(text_for(target, 50)), 3, 1)
+    assert isinstance(d.drafter, DraftModel)
+    held = d.drafter.session.length()
+    for _ in range(rounds):
+        newest = d.round(newest, 0, 0)
+        invariant(d)
+    assert d.drafter.session.length() == held
+    same_as_fresh(target, maker(draft), d, newest)
+    newest = d.round(newest, 4, 2)
+    same_as_fresh(target, maker(draft), d, newest)
+
+
 def compare(models: tuple[rr.Model, rr.Model], d: Duet, newest: int, n_ctx: int) -> None:
     """The next draft is that of a fresh drafter in a context of this size."""
     target, draft = models

@@ -285,10 +285,10 @@ def test_a_failing_pass_loses_drafts_only(name: str, at: int) -> None:
     generation = model.generate(prompt, n, speculative=spec, ignore_eos=True, **GREEDY)
     with pytest.MonkeyPatch.context() as patch:
         break_pass(patch, bound_type(spec), at)
-        with pytest.raises((Broken, DrafterError)) as caught:
+        with pytest.raises((Broken, DrafterError)) as raised:
             list(generation)
-    # A pass of a drafter's own is an error of the drafter.
-    assert Broken in (type(caught.value), type(caught.value.__cause__))
+        # A pass of a drafter's own model fails in a call into the drafter.
+        assert Broken in (type(raised.value), type(raised.value.__cause__))
     session, got = spec.session, generation.tokens
     assert session.memory.pending(0) == 0
     generation.close()

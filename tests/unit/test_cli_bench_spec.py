@@ -18,7 +18,7 @@ from riverrun.bench.spec import Options, Runner, SpecBench, default_chains, part
 from riverrun.bench.spec_plot import acceptance, page
 from riverrun.bench.spec_prompts import PROMPTS, choose_prompts
 from riverrun.bench.spec_report import verdict
-from riverrun.bench.spec_rows import SYNTHETIC, make_report
+from riverrun.bench.spec_rows import KEPT, SYNTHETIC, make_report
 from riverrun.bench.spec_synthetic import Coins, token_range
 from riverrun.engine.chooser import Chooser
 from riverrun.engine.fold_cost import fold_seconds
@@ -32,13 +32,13 @@ SMALL = ("bench", "spec", DEMO, "--device", DEVICE, "-n", 8, "--draft-max", 2, "
 ONE = (*SMALL, "--prompts", "code_python", "--spec", "mtp")
 ROW = (
     "prompt prompt_n drafter rollback strategy predicted drafted accepted rate "
-    "drafted_per_position accepted_per_position rounds empty skipped host_bytes synthetic equal "
-    "first_difference state_equal different_state passed t_s t_s_min t_s_max wall_s speedup "
-    "slowdown draft_ms verify_ms rollback_ms"
+    "drafted_per_position accepted_per_position rounds empty skipped host_bytes synthetic "
+    "keep_drafters equal first_difference state_equal different_state passed t_s t_s_min t_s_max "
+    "wall_s speedup slowdown draft_ms verify_ms rollback_ms"
 )
 SUMS = (
-    "drafter rollback strategy n_requests total_predicted total_draft total_draft_accepted "
-    "aggregate_accept_rate wall_s_total speedup worst_slowdown passed"
+    "drafter rollback strategy keep_drafters n_requests total_predicted total_draft "
+    "total_draft_accepted aggregate_accept_rate wall_s_total speedup worst_slowdown passed"
 )
 
 
@@ -231,7 +231,7 @@ def test_coins() -> None:
 def test_kept_drafters_remember_and_others_do_not() -> None:
     model = demo()
     prompt = model.tokenize(PROMPTS["high_entropy"])
-    asked = Speculation(("ngram-mod",), draft_max=3, adaptive=False)
+    asked = Speculation(("ngram-mod",), draft_max=3, adaptive=False, share_ngrams=True)
     runner = Runner(model, len(prompt) + 99, asked, "auto", 3)
     drafted = []
     for keep in (False, True, False):
@@ -239,6 +239,31 @@ def test_kept_drafters_remember_and_others_do_not() -> None:
         assert run.statistics is not None
         drafted.append(run.statistics.drafted)
     assert drafted[1] > drafted[0] == drafted[2]
+
+
+def test_kept_drafters_are_marked_everywhere(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "plot.html"
+    options = (*SMALL, "--prompts", "qa_factual", "--spec", "ngram-mod", "-r", 2)
+    report = report_of(capsys, *options, "--keep-drafters", "--plot", path)
+    assert report["keep_drafters"] is True
+    assert [row["keep_drafters"] for row in report["rows"]] == [False, True]
+    assert [sums["keep_drafters"] for sums in report["aggregates"]] == [False, True]
+    text = path.read_text(encoding="utf-8")
+    check_page(text, bars=2)
+    assert text.count(KEPT) == 4
+    outcome = run_cli(capsys, *options, "--keep-drafters")
+    assert outcome.out.count(KEPT) == 5
+    outcome = run_cli(capsys, *options)
+    assert KEPT not in outcome.out
+
+
+def test_kept_and_synthetic_figures_have_both_marks(capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = run_cli(capsys, *ONE, "--synthetic-acceptance", "0.5", "--keep-drafters")
+    assert outcome.code == 0
+    assert outcome.out.count(SYNTHETIC) == outcome.out.count(KEPT) == 5
+    assert outcome.out.count("with probability 0.5") == 1
 
 
 def test_the_whole_of_a_round_holds_its_parts() -> None:

@@ -25,7 +25,7 @@ from riverrun.graph import Graph, TensorSpec, host_tensor
 WRAPPERS = {
     WatchedBackend: {"supports", "compile", "load_weights"},
     refusing.Without: {"name", "supports", "compile", "load_weights"},
-    ahead_rig.LateBackend: {"capabilities", "supports", "compile", "load_weights"},
+    ahead_rig.LateBackend: {"capabilities", "supports", "compile", "pools", "load_weights"},
     TimedPlan: {"graph", "kind", "inputs", "states", "constants", "bind", "own_weights"},
     KeepingPlan: {"graph", "kind", "inputs", "states", "constants", "bind", "own_weights"},
     ChecksumPlan: {"graph", "kind", "inputs", "states", "constants", "bind", "own_weights"},
