@@ -26,7 +26,7 @@ from .cuda_memory import (
     ALIGN,
     CudaPools,
     CudaWeights,
-    Lanes,
+    PinnedTensors,
     cuda_errors,
     require_free,
     shaped,
@@ -200,11 +200,11 @@ class BoundCuda(BoundPlan):
     ) -> None:
         self.plan, self.pools = plan, pools
         card = plan.backend.card
-        lanes = Lanes({n: s for n, s in plan.inputs.items() if n not in given})
-        self.inputs = lanes.arrays
+        staged = PinnedTensors({n: s for n, s in plan.inputs.items() if n not in given})
+        self.inputs = staged.arrays
         with cuda_errors():
-            memory = _cuda.CardMemory(card, max(lanes.size, ALIGN))
-        own = {n: (memory, at, plan.inputs[n].span) for n, at in lanes.offsets.items()}
+            memory = _cuda.CardMemory(card, max(staged.size, ALIGN))
+        own = {n: (memory, at, plan.inputs[n].span) for n, at in staged.offsets.items()}
         self._input_regions = own | dict(given)
         arena = pools.scratch(plan.memory.arena_bytes)
         workspace = pools.scratch(plan.native.workspace_bytes, "workspace")
@@ -217,7 +217,7 @@ class BoundCuda(BoundPlan):
             "state": lambda name, layout: _whole(pools.states[name]),
         }
         self._regions = [find[kind](name, layout) for kind, name, layout in plan.buffers]
-        uploads = [(lanes.pinned, 0, memory, 0, lanes.size)] if lanes.size else []
+        uploads = [(staged.pinned, 0, memory, 0, staged.size)] if staged.size else []
         downloads = self._downloads(host_outputs)
         copies = [
             (into, at, *self._place(name)[:2], size)
@@ -250,11 +250,11 @@ class BoundCuda(BoundPlan):
         self._states: dict[str, Value] = {
             k: v for k, v in results.items() if places[v].kind == "state"
         }
-        lanes = Lanes({k: v.spec for k, v in results.items() if k not in self._states})
-        self._results = lanes.arrays
+        staged = PinnedTensors({k: v.spec for k, v in results.items() if k not in self._states})
+        self._results = staged.arrays
         return [
-            (lanes.pinned, at, *self._place(name))
-            for name, at in lanes.offsets.items()
+            (staged.pinned, at, *self._place(name))
+            for name, at in staged.offsets.items()
             if results[name].spec.size
         ]
 

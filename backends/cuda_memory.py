@@ -171,7 +171,7 @@ class CudaWeights(Weights):
         return memory
 
 
-class Lanes:
+class PinnedTensors:
     """Values that go between host and device in every run: one piece of pinned memory."""
 
     def __init__(self, specs: Mapping[str, TensorSpec]) -> None:

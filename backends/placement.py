@@ -155,9 +155,9 @@ class _Placer:
                 self._put(node, backend, "weights")
 
     def follow(self) -> None:
-        """Pass 1, the rest of what lives somewhere: a node is where the last of its sources is,
-        and what only inputs and loose weights lead to, where its first reader is. So a cut between
-        layers passes one value, not every sum on its way."""
+        """Pass 1, the rest: a node is placed with the latest of its placed sources, and one without
+        any with the first of its placed readers. So one tensor, the residual stream, crosses a
+        boundary between layers, and not each of the values that later layers add to it."""
         for node in self.nodes:
             placed = [s.id for s in self._sources(node) if s.id in self.placed]
             if placed:

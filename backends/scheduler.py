@@ -33,10 +33,10 @@ from .segments import Copy, Segment, split
 
 
 class SplitWeights(Weights):
-    """Host weights, given to a backend when a plan first needs them there.
+    """Host weights, loaded by a backend when a plan first needs one there.
 
-    A backend gets all that live there, and those that live nowhere, at once: what loads weights
-    copies each when it is first read, and plans that read others share them."""
+    On first use a backend loads its own weights and all that no backend owns, as one set, which
+    later plans then share whatever they read of it; each is copied when it is first read."""
 
     def __init__(
         self,

@@ -55,8 +55,8 @@ def _sources(node: Node) -> Iterable[Value]:
 
 
 def _runs(placement: Placement) -> list[Segment]:
-    """Consecutive nodes of one backend, in graph order. A state that is read elsewhere before its
-    home has run gets a segment without nodes, whose output it is."""
+    """Consecutive nodes of one backend, in graph order. A state that another backend reads before
+    the state's own has had a segment gets an empty segment there, which outputs it."""
     runs: list[Segment] = []
 
     def require(home: int, before: int) -> None:

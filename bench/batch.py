@@ -10,12 +10,13 @@ from typing import Any
 
 from ..backends import BoundPlan
 from ..engine import Engine, Model
+from ..engine.bound_step import Part
 from ..engine.runner import Runner
 from ..engine.sequences import Sequences
 from ..models.step import StepShape
 from .throughput import TimedBoundPlan, token_ids
 
-PROMPT, WARM, RAW_RUNS = 16, 8, 9
+PROMPT, WARM, RAW_RUNS, GAPLESS = 16, 8, 9, 32
 Progress = Callable[[int], None]
 
 
@@ -46,13 +47,15 @@ class _TimedSequences(Sequences):
 class Row:
     """requests: that decode at once; t_s: tokens per second of all; pass_t_s: what the passes for
     their rows give by themselves, logits included; share: t_s of pass_t_s; python_us: microseconds
-    of a step outside its passes, None on a device that runs ahead, where they are hidden."""
+    of a step outside its passes, None on a device that runs ahead, where they are hidden; busy: the
+    share of the time in which such a device computes, None for others."""
 
     requests: int
     t_s: float
     pass_t_s: float
     share: float
     python_us: float | None
+    busy: float | None
 
 
 class BatchBench:
@@ -98,7 +101,11 @@ class BatchBench:
             if not overlaps:
                 python = 1e6 * (took - (getattr(runner, "seconds", 0.0) - passes)) / steps
             pass_s = self._pass_seconds(engine.sequences, count)
-        return Row(count, tokens / took, count / pass_s, tokens / took * pass_s / count, python)
+            busy = None
+            if overlaps:
+                busy = _picking_seconds(engine.sequences, count) * tokens / count / took
+        rate = tokens / took
+        return Row(count, rate, count / pass_s, rate * pass_s / count, python, busy)
 
     def _prompt(self, i: int) -> list[int]:
         return self.ids[i * PROMPT : (i + 1) * PROMPT]
@@ -112,3 +119,22 @@ class BatchBench:
             step.bound.run(count)
             seconds.append(time.perf_counter() - began)
         return statistics.median(seconds)
+
+
+def _picking_seconds(sequences: Sequences, count: int) -> float:
+    """The time of a pass that picks its tokens, of many that a device runs without a gap: two plans
+    take turns, so that one waits while the other runs."""
+    shape = StepShape(count, count, count)
+    bound = [sequences.runner.bind(shape, "step", "ahead") for _ in range(2)]
+    for plan in bound:
+        parts = [Part(seq, (0,), 0, sequences.evaluated(seq) - 1) for seq in range(count)]
+        sequences.storage.step(plan).fill(parts, count)
+        plan.inputs["token_slots"][:] = plan.inputs["next_slots"][:] = range(count)
+    bound[0].start()
+    began = time.perf_counter()
+    for i in range(GAPLESS):
+        bound[(i + 1) % 2].start()
+        bound[i % 2].finish()
+    took = time.perf_counter() - began
+    bound[GAPLESS % 2].finish()
+    return took / GAPLESS

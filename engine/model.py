@@ -113,11 +113,9 @@ class Model:
         )
 
     def _build(self, shape: StepShape, capacity: Capacity, program: str) -> Graph:
-        arch, specs = self.source.arch, self.source.specs
-        if program == "ahead":
-            return arch.ahead(shape, capacity, specs, self.tokenizer.n_vocab or self.n_vocab)
-        build = {"trunk": arch.build, "mtp": arch.mtp, "folds": arch.folds}[program]
-        return build(shape, capacity, specs)
+        n_vocab = self.tokenizer.n_vocab or self.n_vocab
+        build = self.source.arch.programs()[program].graph
+        return build(shape, capacity, self.source.specs, n_vocab)
 
     def plan_session(
         self, n_ctx: int | None = None, n_seqs: int = 1, **options: Any

@@ -58,8 +58,8 @@ class PromptStates:
             del self._kept[seq][at]
 
     def _least_useful(self, seq: int, position: int) -> tuple[int, int]:
-        """The sequence and position of the state to do without, once there is one at this position
-        of seq."""
+        """The sequence and position of the kept state whose removal costs least, as the class says,
+        when a state at this position of seq counts as kept."""
         found: list[tuple[float, int, int]] = []
         for of, kept in enumerate(self._kept):
             at = sorted({*kept, position} if of == seq else kept)

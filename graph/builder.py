@@ -104,7 +104,7 @@ class Graph(OpMethods):
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_") or name not in OPS:
-            known = ", ".join(sorted(OPS))
+            known = ", ".join(sorted(OPS)) or "none yet, import riverrun.ops"
             raise AttributeError(f"Graph has no op or attribute {name!r}; ops: {known}")
 
         def call(*args: Value | None, name: str = "", **rest: Any) -> Any:

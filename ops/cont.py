@@ -27,7 +27,7 @@ def round_bf16(x: np.ndarray) -> np.ndarray:
 
 
 def truncate_i32(x: np.ndarray) -> np.ndarray:
-    """Floats as i32, cut towards zero; held to the range of i32, and 0 for NaN."""
+    """Floats as i32, cut towards zero; limited to the range of i32, and 0 for NaN."""
     whole = np.nan_to_num(np.trunc(x.astype(np.float64)), nan=0.0)
     return np.clip(whole, _I32.min, _I32.max).astype(np.int32)
 
@@ -70,8 +70,8 @@ class Cast(Op):
     """y = x in the element type `to`
 
     x: [...] f32, f16, bf16 or i32; y: the shape of x. Floats round to nearest, ties to even, and
-    become infinite beyond the target's range. i32 from floats: cut towards zero, held to the range
-    of i32, 0 for NaN. i32 to f16, bf16 or blocks goes through f32.
+    become infinite beyond the target's range. i32 from floats: cut towards zero, limited to i32's
+    range, 0 for NaN. i32 to f16, bf16 or blocks goes through f32.
     q8_0, q5_0 and q4_0 take rows of whole blocks; a run raises BackendError for values that are not
     finite or too large for a block's f16 scale."""
 

@@ -19,7 +19,7 @@ WEIGHT_TYPES = (
 )
 
 
-# Weights of block types meet activations rounded to 8 bits (one scale per 32 values): a rounding
+# Activations are rounded to 8 bits (one scale per 32 values) for weights of block types: a rounding
 # step of max/127 gives an error of 1.6e-5 of a uniform row's power, and more for rows of few large
 # values.
 QUANTISED_PRODUCT = 2e-4
@@ -72,7 +72,7 @@ class MulMat(Op):
 
     @staticmethod
     def cases() -> Iterable[Case]:
-        # Pairwise: each weight type meets every N, M and K, and each N meets every M.
+        # Pairwise: each weight type with every N, M and K, and each N with every M.
         for i, of in enumerate(WEIGHT_TYPES):
             ks = (256, 512, 768) if dtype(of).block == 256 else (32, 64, 256, 512)
             for j, n in enumerate((1, 2, 3, 4, 5, 8, 17)):

@@ -24,7 +24,7 @@ class Rope(Op):
     f32, optional divisors of the frequencies; y like x, axes past n_rot are copied.
     Pair i of n_rot/2: norm (2i, 2i+1); neox and imrope (i, i + n_rot/2).
     Angle: t = position * base^(-2i/n_rot) / factors[i] * freq_scale, s = attn_factor.
-    imrope takes the position of pair i from one of four streams, told by j = i mod sum(sections):
+    imrope takes the position of pair i from one of four streams, chosen by j = i mod sum(sections):
     j mod 3 = 0, 1, 2 means t, h, w as long as j < 3 * sections[0, 1, 2], all others e; positions
     of rank 1 are text and mean (p, p, p, 0).
     ext_factor other than 0 turns YaRN on: the angle lies between the one above and the one without

@@ -55,7 +55,7 @@ class Scale(Op):
 
 @register
 class Clamp(Op):
-    """y = x held to [min, max]; NaN stays NaN
+    """y = x limited to [min, max]; NaN stays NaN
 
     x: [...] f32; y like x. min, max: rounded to f32, either may be infinite."""
 

@@ -27,8 +27,8 @@ RECURRENT = ("conv_state.", "ssm_state.")
 
 @dataclass
 class Queue:
-    """Runs that were started, in order. fail, refuse: numbers, counted from 0, of those that fail or
-    cannot be started; spoil: of those that compute logits that are not finite, in these rows.
+    """Runs that were started, in order. fail, refuse: numbers, counted from 0, of those that fail
+    or cannot be started; spoil: of those that compute logits that are not finite, in these rows.
     broken, damaged: sequences whose every pass fails, or computes such logits."""
 
     waiting: list[LateBound] = field(default_factory=list)

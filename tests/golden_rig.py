@@ -9,6 +9,10 @@ from paths import DATA
 
 ARRAYS = np.load(DATA / "golden.npz")
 FILES = ("bf16", "q8_0")
+# By how much a token has to lead to be the likeliest on every processor. Where weights are of block
+# types, activations are rounded to 8 bits, and a last bit may send one to the next level: how far
+# the best token leads then differs by up to 0.15 between two instruction sets (0.3 is twice that).
+MARGINS = {"bf16": 0.05, "q8_0": 0.3}
 CUTS = ((1,), (2,), (63,), (64, 65), (3, 100, 199))
 
 
@@ -34,7 +38,7 @@ def check_last_position(device: str, limit: float, name: str) -> None:
     assert np.abs(hidden[-1] - ARRAYS[f"{name}.hidden"]).max() < limit
 
 
-def check_greedy(logits: np.ndarray, name: str, margin: float = 0.05) -> None:
+def check_greedy(logits: np.ndarray, name: str, margin: float) -> None:
     """The likeliest tokens after a prompt, where they lead by this margin."""
     p = PROMPTS[name]
     got = logits[len(p["ids"]) - 1 :].argmax(-1)
@@ -43,16 +47,14 @@ def check_greedy(logits: np.ndarray, name: str, margin: float = 0.05) -> None:
     np.testing.assert_array_equal(got[sure], np.array(p["greedy"])[sure])
 
 
-def check_greedy_continuation(device: str, kind: str, name: str, margin: float = 0.05) -> None:
+def check_greedy_continuation(device: str, kind: str, name: str) -> None:
     """All of it in one pass."""
     p = PROMPTS[name]
     logits, _ = evaluate(demo(device, kind), p["ids"] + p["greedy"][:-1])
-    check_greedy(logits, name, margin)
+    check_greedy(logits, name, MARGINS[kind])
 
 
-def check_split_prompt(
-    device: str, cuts: tuple[int, ...], kind: str = "bf16", margin: float = 0.05
-) -> None:
+def check_split_prompt(device: str, cuts: tuple[int, ...], kind: str = "bf16") -> None:
     """Several passes give the bits of one."""
     p = PROMPTS["p200"]
     ids = p["ids"] + p["greedy"][:-1]
@@ -60,4 +62,4 @@ def check_split_prompt(
     whole, _ = evaluate(m, ids)
     parts, _ = evaluate(m, ids, cuts)
     np.testing.assert_array_equal(parts, whole)
-    check_greedy(parts, "p200", margin)
+    check_greedy(parts, "p200", MARGINS[kind])

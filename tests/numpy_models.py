@@ -17,9 +17,7 @@ def logits(model: TinyModel, tokens: list[int], rounded: bool = False) -> Array:
     """Logits f64 [N, n_vocab] of every position of one sequence.
 
     rounded: what a q8_0 matrix multiplies is rounded to 8 bits in blocks of 32 first."""
-    kinds: dict[str, type[Dense]] = {"llama": Llama, "qwen3": Qwen3}
-    kinds |= {"gemma3": Gemma3, "qwen35": Qwen35, "qwen35moe": Qwen35Moe}
-    return kinds[model.arch](model, rounded).logits(tokens)
+    return KINDS[model.arch](model, rounded).logits(tokens)
 
 
 def hidden_rows(model: TinyModel, tokens: list[int]) -> Array:
@@ -324,3 +322,12 @@ class Qwen35Moe(Qwen35):
             gate = self.w[b + "ffn_gate_exps.weight"][e] @ x
             up = self.w[b + "ffn_up_exps.weight"][e] @ x
         return self.w[b + "ffn_down_exps.weight"][e] @ self.before(silu(gate) * up)
+
+
+KINDS: dict[str, type[Dense]] = {
+    "llama": Llama,
+    "qwen3": Qwen3,
+    "gemma3": Gemma3,
+    "qwen35": Qwen35,
+    "qwen35moe": Qwen35Moe,
+}

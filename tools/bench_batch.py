@@ -59,7 +59,9 @@ def bench_batch(
         print(json.dumps({"model": loaded.name, "device": loaded.device, "results": rows}))
         return
     note(f"{loaded.name} on {loaded.device}, {n} tokens a request, median of {repetitions}")
-    print(f"{'requests':>8} {'t/s':>9} {'of bare passes':>15} {'Python us/step':>15}")
+    print(f"{'requests':>8} {'t/s':>9} {'of bare passes':>15} {'Python us/step':>15} {'busy':>7}")
     for row in rows:
         python = "hidden" if row["python_us"] is None else f"{row['python_us']:.0f}"
-        print(f"{row['requests']:8} {row['t_s']:9.1f} {row['share']:14.1%} {python:>15}")
+        busy = "" if row["busy"] is None else f"{row['busy']:.1%}"
+        share = f"{row['share']:.1%}"
+        print(f"{row['requests']:8} {row['t_s']:9.1f} {share:>15} {python:>15} {busy:>7}")

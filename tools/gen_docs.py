@@ -29,8 +29,8 @@ Generated from the op classes in `ops/` by `make docs`; do not edit. Each op is 
 `riverrun.Graph`; [adding-an-op.md](adding-an-op.md) says how to write another.
 
 Shapes are row-major, the last axis fastest. N tokens of all sequences lie flat; B sequences,
-H heads, D or S head size, R rows of a state, K planes of a ring. Cases are the inputs that every
-backend's result is held against the numpy reference with, and, apart, those for measuring; beside
+H heads, D or S head size, R rows of a state, K planes of a ring. Cases are the inputs on which
+every backend's result is compared with the numpy reference, and, apart, those for measuring; beside
 them stands how many of both the CPU backend takes ([testing-ops.md](testing-ops.md)).
 
 | op | result | CPU kernels | cases | taken |

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from ..engine import Generation
+from ..engine import Generation, Result
 from .messages import note
 
 
 def print_object(generation: Generation) -> None:
     """Run it, then print one JSON object, also when it fails or is interrupted."""
     fault = drain(generation, lambda piece: None)
-    print(json.dumps(generation.result.as_dict()), flush=True)
+    print(json.dumps(outcome(generation, fault).as_dict()), flush=True)
     if fault:
         raise fault
 
@@ -23,8 +24,8 @@ def print_text(generation: Generation, prompt: str) -> None:
     _write(prompt)
     fault = drain(generation, _write)
     _write("\n")
-    if fault is None or isinstance(fault, KeyboardInterrupt):
-        note(_summary(generation))
+    if fault is None or _interrupts(fault):
+        note(_summary(generation, outcome(generation, fault)))
     if fault:
         raise fault
 
@@ -41,13 +42,30 @@ def drain(generation: Generation, emit: Callable[[str], None]) -> BaseException 
     return None
 
 
+def outcome(generation: Generation, fault: BaseException | None) -> Result:
+    """The result of what was drained. A step that an interrupt broke off is cancelled like one
+    before which it came. Raises what else the generation failed with, unless that is `fault`."""
+    try:
+        return generation.result
+    except Exception:
+        if fault is None:
+            raise
+    # Its failure is raised once; from then on there is the result of what was generated.
+    found = generation.result
+    return replace(found, finish_reason="cancelled", error="") if _interrupts(fault) else found
+
+
+def _interrupts(fault: BaseException | None) -> bool:
+    return isinstance(fault, KeyboardInterrupt)
+
+
 def _write(text: str) -> None:
     print(text, end="", flush=True)
 
 
-def _summary(generation: Generation) -> str:
+def _summary(generation: Generation, result: Result) -> str:
     """One line: tokens and rates, how it ended, on what it ran."""
-    result, model = generation.result, generation.model
+    model = generation.model
     times, threads = result.timings, model.backend.threads
     parts = [
         f"prompt {times['prompt_n']} tokens, {times['prompt_per_second']:.1f} t/s",

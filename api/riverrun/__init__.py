@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 if _TYPE_CHECKING:
     from .public import (
+        Engine,
         Generation,
         Graph,
         Model,
+        Request,
         Result,
         SamplerParams,
         Session,

@@ -117,9 +117,10 @@ struct Range {
   return {begin < n ? begin : n, end < n ? end : n};
 }
 
-// n items in pieces of a few, each for the thread that is free first: a thread whose core is taken
-// away holds the others up by a piece, not by its whole part. All threads go through all pieces;
-// a node that does so more than once, with meetings between, counts the rounds from 0.
+// n items in pieces of a few, each for the thread that is free first: a thread whose core another
+// process takes delays the others by a piece, not by its whole part. Every thread must call `next`
+// until it gives no more, since each final call takes a number, too. A node that hands out items
+// several times numbers these rounds from 0, with a barrier between two of them.
 class Pieces {
  public:
   Pieces(const rr_exec* exec, int64_t n, int64_t per_thread = 8, int64_t round = 0)

@@ -222,8 +222,8 @@ void BoundPlan::run_thread(int thread, int n_threads) {
     const int64_t began = nanoseconds_ && thread == 0 ? now_ns() : 0;
     // No thread takes numbers of the next node yet: a barrier comes first, or this thread runs it.
     if (thread == 0) taken_[(n + 1) & 1].store(0, std::memory_order_relaxed);
-    // After a failure only single-thread nodes without a barrier between them come here, so that
-    // none is skipped.
+    // Only nodes of one thread, without a barrier behind them, follow a failure before the next
+    // barrier, where all threads return; so leaving them out skips no barrier.
     const bool alive = failed_.load(std::memory_order_acquire) >= static_cast<int64_t>(n);
     if (thread < participants && alive) {
       impl.step = static_cast<int64_t>(n);

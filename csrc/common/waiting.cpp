@@ -1,6 +1,5 @@
 #include "waiting.hpp"
 
-#include <algorithm>
 #include <chrono>
 #include <climits>
 
@@ -20,8 +19,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kTurnsBetweenClocks = 32;  // reading the clock costs about as much as these
-constexpr unsigned kTrial = 32;          // every so many waits in vain
-constexpr unsigned kFewestSpins = 3;     // a 64th of the time
 
 thread_local Signal::Duration slept_here{0};
 
@@ -49,20 +46,13 @@ bool Signal::spins(uint32_t seen, Duration most) const {
   }
 }
 
-// A wait that ended soon after its thread went to sleep may have ended because it did so: then the
-// threads are more than the processors left to them, and whoever spins takes time from the one it
-// waits for. So the next waits spin less; now and then one tries for the whole time, and where that
-// helps, the others do too.
+// The patience is the same whatever earlier waits came to: threads that share a node part for
+// longer than it now and then, and the many short waits behind that must not go to sleep.
 void Signal::wait(uint32_t seen) {
-  if (value() != seen) return;
-  const unsigned vain = vain_.load(std::memory_order_relaxed);
-  const int less = vain % kTrial == 0 ? 0 : static_cast<int>(std::min(vain, kFewestSpins));
-  if (spins(seen, patience_ / (1 << 2 * less))) return vain_.store(0, std::memory_order_relaxed);
+  if (value() != seen || spins(seen, patience_)) return;
   const Clock::time_point asleep = Clock::now();
   sleep(seen);
-  const Duration took = Clock::now() - asleep;
-  slept_here += took;
-  if (took < patience_) vain_.store(vain + 1, std::memory_order_relaxed);
+  slept_here += Clock::now() - asleep;
 }
 
 Signal::Duration Signal::slept() {

@@ -37,7 +37,6 @@ class Signal {
   alignas(64) std::atomic<uint32_t> value_{0};
   std::atomic<int> sleepers_{0};
   const Duration patience_;
-  std::atomic<unsigned> vain_{0};  // waits in a row for which spinning was of no use
 #if !defined(__linux__)
   std::mutex lock_;
   std::condition_variable changed_;

@@ -1,5 +1,5 @@
 // mul_mat with weights in the file's own order: for products whose w is computed in the graph, and
-// for what has no packed layout. Each row of w is decoded to f32 once and meets every row of x.
+// for what has no packed layout. Each row of w is decoded to f32 once for all rows of x.
 
 #include "decode.hpp"
 #include "kernel.hpp"

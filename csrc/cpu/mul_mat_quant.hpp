@@ -19,7 +19,8 @@ constexpr int64_t kPairs = 1024;      // the same of mul_mat_id
 constexpr int64_t kManyColumns = 32;  // above: chunks outside, groups inside
 static_assert(kSegmentColumns <= kColumns);
 constexpr int64_t kNear = 8192, kFar = 32768;  // bytes that weights are asked for in advance
-// Bytes of weights and values of x that one thread is through with before two have met.
+// Bytes of weights and values of x below which one thread finishes the product before two threads
+// could synchronise.
 constexpr int64_t kSmallWeight = 1 << 16, kSmallRows = 1 << 15;
 
 // One tile's work on blocks [begin, end) of k.

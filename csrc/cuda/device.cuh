@@ -70,8 +70,9 @@ inline void launch_kernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, 
 // Blocks of a grid that leaves most of a large card idle.
 constexpr unsigned kFewBlocks = 128;
 
-// Lets the next kernel on the stream begin once all blocks of this one have: at once where they are
-// few. Where they are many that one's blocks would take what room they find, unevenly.
+// Lets the next kernel on the stream start as soon as all blocks of this one have started, if they
+// are few. With many blocks the next kernel's would occupy SMs as these drain, unevenly; it starts
+// when this kernel ends.
 __device__ inline void release_grid() {
 #if __CUDA_ARCH__ >= 900
   if (gridDim.x * gridDim.y * gridDim.z <= kFewBlocks)
@@ -79,8 +80,9 @@ __device__ inline void release_grid() {
 #endif
 }
 
-// Waits until the kernels before this one have ended and what they wrote is seen. Nothing that a
-// kernel of the plan writes is touched before, and not with __ldg after: that may be read early.
+// Waits until the kernels before this one have ended and their writes are visible. Before this call
+// a kernel must not read or write anything that a kernel of the plan writes; after it, it must not
+// read that with __ldg, because the compiler may move such a load above the wait.
 __device__ inline void await_grid() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -53,8 +53,8 @@ BoundCuda::~BoundCuda() {
   cudaStreamSynchronize(card_->stream());
 }
 
-// Relaxed, because a kernel that is met for the first time may have to be loaded, which calls that
-// other modes forbid.
+// Captured in relaxed mode: the first use of a kernel may load its module, with calls that the
+// stricter modes forbid while a stream is captured.
 void BoundCuda::record() {
   cudaGraph_t graph = nullptr;
   must(cudaStreamBeginCapture(card_->stream(), cudaStreamCaptureModeRelaxed), "recording a graph");

@@ -14,8 +14,6 @@ from golden_rig import (
 )
 
 pytestmark = needs_cuda
-# Logits are off by up to 0.2 where activations are rounded to 8 bits, on average by 0.024.
-MARGINS = {"bf16": 0.05, "q8_0": 0.2}
 CASES = [
     pytest.param(kind, name, marks=() if (kind, name) == ("q8_0", "p3") else slow)
     for kind in FILES
@@ -25,7 +23,7 @@ CASES = [
 
 @pytest.mark.parametrize("kind,name", CASES)
 def test_greedy_continuation(kind: str, name: str) -> None:
-    check_greedy_continuation("cuda", kind, name, MARGINS[kind])
+    check_greedy_continuation("cuda", kind, name)
 
 
 @pytest.mark.parametrize(
@@ -38,4 +36,4 @@ def test_last_position(name: str) -> None:
 @pytest.mark.parametrize("cuts", [pytest.param(c, marks=slow) for c in CUTS], ids=str)
 @pytest.mark.parametrize("kind", FILES)
 def test_split_prompt(kind: str, cuts: tuple[int, ...]) -> None:
-    check_split_prompt("cuda", cuts, kind, MARGINS[kind])
+    check_split_prompt("cuda", cuts, kind)

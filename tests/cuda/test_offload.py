@@ -112,7 +112,7 @@ def test_states_and_weights_lie_where_their_layers_run() -> None:
     assert on_card.nbytes + on_host.nbytes == session.pools.nbytes == session.plan.bytes.device
     assert isinstance(on_card, cuda.CudaPools) and on_card.nbytes and on_host.nbytes
     [(_, weights)] = model.weights._loaded[0]
-    there = {name for name, _ in weights._there}
+    there = {name for name, _ in weights._made}
     assert "output.weight" in there and "token_embd.weight" not in there
     assert {layer_of(name) for name in there if layer_of(name) is not None} == {total - 3}
 

@@ -43,10 +43,8 @@ VARIANTS = {
 @cache
 def engine(variant: str, strategy: str, n_seqs: int) -> rr.Engine:
     """One for many schedules."""
-    n_ctx = 640
-    return rr.Engine(
-        tiny(variant, "cuda"), n_seqs=n_seqs, n_ctx=n_ctx, draft_max=4, rollback=strategy
-    )
+    model, n_ctx = tiny(variant, "cuda"), 640
+    return rr.Engine(model, n_seqs=n_seqs, n_ctx=n_ctx, draft_max=4, rollback=strategy)
 
 
 @cache

@@ -48,9 +48,7 @@ def check(
     got = model.generate(prompt, n, speculative=spec, ignore_eos=True, **sampling).result
     require_equal(got, plain(model, prompt, n, **sampling))
     require_sums(got)
-    text = [*prompt, *got.tokens]
-    assert spec.session.tokens() == text
-    assert spec.sequences.evaluated() == len(prompt) + n - 1
+    assert spec.session.tokens() == [*prompt, *got.tokens]
     return int(got.timings["draft_n_accepted"])
 
 

@@ -146,7 +146,7 @@ def test_rounds_record_nothing(strategy: str, monkeypatch: pytest.MonkeyPatch) -
 
 def test_weights_go_to_the_card_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model = rr.load(DEMO, device="cuda")
-    there = dict(model.weights._there)
+    there = dict(model.weights._made)
     names = {name for name, _ in there}
     assert sum(m.size for m in there.values()) == sum(
         model.source.weights[name].spec.nbytes for name in names
@@ -154,13 +154,13 @@ def test_weights_go_to_the_card_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Counted(monkeypatch, "CardMemory")
     sessions = [model.session(256, n) for n in (1, 2)]
     sessions[1].sequences.prepare(40)
-    assert model.weights._there == there and all(
-        model.weights._there[key] is memory for key, memory in there.items()
+    assert model.weights._made == there and all(
+        model.weights._made[key] is memory for key, memory in there.items()
     )
     # The states of both, and small change: inputs and scratch.
     plans = [len(s.sequences.runner.bound_plans) for s in sessions]
-    states = [len(s.pools.specs) for s in sessions]
-    assert made.n <= sum(states) + 3 * sum(plans)
+    states = sum(len(s.pools.specs) for s in sessions)
+    assert made.n <= states + 3 * sum(plans)
 
 
 def test_two_sessions_do_not_disturb_each_other() -> None:

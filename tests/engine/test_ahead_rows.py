@@ -148,7 +148,9 @@ def test_the_candidates_of_a_request_are_its_own(n: int) -> None:
         require_alone(way[0], name, other)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(1, 12))]
+)
 @pytest.mark.parametrize("way", OVERLAPPING + SINGLE, ids=str)
 def test_requests_come_and_go(way: tuple[str, dict], seed: int) -> None:
     """At random steps; some are cancelled at random ones, with passes under way."""

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import riverrun as rr
+from linked_tree import make_tree
 from paths import DATA, ROOT
-from riverrun import _cpu
 from riverrun.engine.memory import Demand, layouts
 from riverrun.graph.errors import GraphError, RequestError
 from riverrun.models import architecture
@@ -68,26 +68,9 @@ print("like any other")
 """
 
 
-def make_tree(top: Path) -> Path:
-    """A package of links, with folders of its own where files are added."""
-    package = top / "package" / "riverrun"
-    subprocess.run([ROOT / "tools" / "dev_tree.sh", package.parent], check=True)
-    (package / Path(_cpu.__file__).name).symlink_to(_cpu.__file__)
-    for source, place in PLACES.items():
-        for folder in list(Path(place).parents)[-2::-1]:
-            own = package / folder
-            if own.is_symlink():
-                own.unlink()
-                own.mkdir()
-                for path in (ROOT / folder).iterdir():
-                    if path.name != "__pycache__":
-                        (own / path.name).symlink_to(path)
-        (package / place).write_text((SOURCES / source).read_text())
-    return package.parent
-
-
 def test_two_files_make_a_new_kind_of_memory(tmp_path: Path) -> None:
-    tree = make_tree(tmp_path)
+    files = {place: (SOURCES / name).read_text() for name, place in PLACES.items()}
+    tree = make_tree(tmp_path / "package", files)
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path)],
         env=os.environ | {"PYTHONPATH": f"{tree}{os.pathsep}{ROOT / 'tests'}"},

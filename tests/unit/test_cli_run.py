@@ -14,6 +14,7 @@ import riverrun
 from cli import DEVICE, LIMIT, run_cli, start_cli
 from gguf_bytes import string
 from paths import DEMO
+from riverrun.engine.bound_step import BoundStep
 from riverrun.engine.sequences import Sequences
 from riverrun.tools.generating import drain
 from riverrun.tools.run import run
@@ -109,7 +110,7 @@ REFUSED = {
     "token-outside": (("--tokens", "1,99999999"), "99999999"),
     "device": (("-p", "x", "--device", "cuda:99"), "cuda"),
     "device-name": (("-p", "x", "--device", "toaster"), "toaster"),
-    "context-beyond-memory": (("-p", "x", "-c", 10**13), "more than there are"),
+    "context-beyond-memory": (("-p", "x", "-c", 10**13), "use a smaller context (-c)"),
     "prompt-not-unicode": (("-p", "a\udcff"), "Unicode"),
 }
 
@@ -192,6 +193,22 @@ def test_the_object_of_an_interrupted_run(
     found = json.loads(outcome.out)
     assert (outcome.code, outcome.err, outcome.out.count("\n")) == (130, "", 1)
     assert (found["finish_reason"], found["seed"], len(found["tokens"])) == ("cancelled", 9, 2)
+
+
+def test_an_interrupt_in_the_middle_of_the_prompt(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(self: BoundStep, *_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(BoundStep, "fill", interrupted)
+    outcome = run_cli(capsys, *DEMO_RUN, "-p", "def ", "-n", 4)
+    assert (outcome.code, outcome.out) == (130, "def \n")
+    assert "| cancelled |" in outcome.err and len(outcome.err.splitlines()) == 1
+    outcome = run_cli(capsys, *DEMO_RUN, "-p", "def ", "-n", 4, "--json")
+    found = json.loads(outcome.out)
+    assert (outcome.code, outcome.err) == (130, "")
+    assert (found["finish_reason"], found["error"], found["tokens"]) == ("cancelled", "", [])
 
 
 def test_interrupt_between_two_pieces() -> None:

@@ -17,6 +17,7 @@ PRELUDE = """
 import os, signal, sys, threading, traceback
 import numpy as np
 import riverrun as rr
+import riverrun.ops
 from riverrun import _cpu
 from riverrun.backends.cpu import CpuBackend
 from riverrun.backends.base import Pools

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli import run_cli
 from riverrun.backends import cpu, processors
 from riverrun.backends.cpu import CpuBackend, instruction_sets
 from riverrun.backends.processors import (
@@ -253,3 +254,21 @@ def test_no_level_or_the_one_in_use_needs_no_words(
         warnings.simplefilter("error")
         CpuBackend(1)
         assert instruction_sets() == ["base", "avx2"]
+
+
+def test_the_command_warns_of_threads_that_are_left_out(
+    allow: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    allow(1)
+    command = ("run", "--device", "cpu", "--tokens", "5,7", "-n", 3, "--temp", 0, "-t")
+    asked = run_cli(capsys, *command, 9)
+    one = run_cli(capsys, *command, 1)
+    assert asked.code == one.code == 0 and asked.out == one.out
+    assert "riverrun: warning: threads: 9 were asked for, and 1 run" in asked.err
+    assert "on cpu, threads 1" in asked.err and "warning" not in one.err
+
+
+def test_the_command_refuses_numbers_beyond_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = run_cli(capsys, "run", "--tokens", "5", "--device", "cpu", "-t", 100_000)
+    assert outcome.code == 1
+    assert "error: threads should be a whole number from 1 to 1024, got 100000" in outcome.err
