@@ -147,4 +147,4 @@ def _table(rows: Sequence[Row], columns: Sequence[Column]) -> Table:
 
 
 def _say(console: Console) -> Callable[[str], None]:
-    return lambda text: console.print(text, markup=False, highlight=False)
+    return lambda text: console.print(text, markup=False, highlight=False, soft_wrap=True)
