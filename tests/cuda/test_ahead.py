@@ -133,7 +133,7 @@ def test_several_requests(variant: str, rollback: str) -> None:
         require_alone(model, requests)
 
 
-@pytest.mark.parametrize("number", [3, 5])
+@pytest.mark.parametrize("number", [0, 1])
 def test_a_pass_of_several_that_fails_once(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of them go on."""
     model = tiny("gemma3", "cuda")
