@@ -15,9 +15,11 @@ from .drafter import Ask, Distribution, Draft, Drafter
 CANDIDATES = 10  # tokens that share the probability of a draft
 DRAFTING = 2  # the stream of random numbers that drafts are drawn from
 # Committed tokens that may wait for the next draft's first pass. More are evaluated at once, since
-# a draft that had to read a prompt first would be taken for a slow one; but not where no draft was
-# asked for in so many rounds: drafting does not pay there, and reading along would cost, too.
+# a draft that had to read a prompt first would be taken for a slow one.
 PUT_OFF = 32
+# Unless no draft was asked for in so many rounds: drafting does not pay there, and reading along
+# would cost, too.
+UNASKED = 16
 
 
 @dataclass
@@ -76,7 +78,7 @@ class ChainDrafter(Drafter):
     def _in_use(self, seq: int) -> bool:
         """Called for each round: whether a draft was asked for in one of the last."""
         self._quiet[seq] = self._quiet.get(seq, 0) + 1
-        return self._quiet[seq] <= PUT_OFF
+        return self._quiet[seq] <= UNASKED
 
     def _grow(self, chains: list[Chain]) -> None:
         alive, logits = chains, self._open([chain.ask for chain in chains])
