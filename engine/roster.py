@@ -49,10 +49,11 @@ class Roster:
         self.active.remove(request)
 
     def _append_rest(self, request: Request, work: Prompt) -> None:
-        """The newest token has not been evaluated; it belongs to the text all the same."""
+        """The newest token has not been evaluated; it belongs to the text all the same, unless the
+        context ends in front of it."""
         whole = work.start + len(work.tokens) + len(request.tokens)
         missing = whole - self.sequences.length(request.seq)
-        if missing > 0:
+        if 0 < missing and whole <= self.sequences.n_ctx:
             self.sequences.append(request.seq, request.tokens[-missing:])
 
     def fail(self, request: Request, error: BaseException) -> None:

@@ -90,11 +90,10 @@ def test_the_context_ends(variant: str, rollback: str, asked: dict) -> None:
     one, two = sessions(variant, rollback, n_ctx=17)
     got = text(one, True, **asked)
     assert got == text(two, False, **asked) and (len(got[0]), got[1]) == (12, "length")
-    assert one.tokens() == two.tokens() == PROMPT + got[0]
+    # The newest token has no place.
+    assert one.tokens() == two.tokens() == (PROMPT + got[0])[:17]
     with pytest.raises(RequestError, match="do not fit in a context of 17"):
         begin(one, True, prompt=[1], **asked)
-    for session in (one, two):
-        session.remove(0, 17)  # the newest token, which has no place
     assert left_behind(one, 0) == left_behind(two, 0)
 
 

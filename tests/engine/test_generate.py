@@ -42,8 +42,12 @@ def test_a_full_context_ends_with_length(n_ctx: int) -> None:
     assert result.finish_reason == "length"
     # The last token is sampled but needs no room: it is not evaluated.
     assert len(result.tokens) == n_ctx - 17 + 1
-    assert generation.session.sequences.evaluated() == n_ctx
-    assert generation.session.length() == n_ctx + 1
+    session = generation.session
+    assert session.length() == session.sequences.evaluated() == n_ctx
+    session.settle()
+    other = demo().session(n_ctx)
+    other.restore(session.save())
+    assert other.tokens() == session.tokens()
 
 
 def test_a_prompt_that_fills_the_context_gives_one_token() -> None:
