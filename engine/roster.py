@@ -53,7 +53,7 @@ class Roster:
         context ends in front of it."""
         whole = work.start + len(work.tokens) + len(request.tokens)
         missing = whole - self.sequences.length(request.seq)
-        if 0 < missing and whole <= self.sequences.n_ctx:
+        if missing > 0 and whole <= self.sequences.n_ctx:
             self.sequences.append(request.seq, request.tokens[-missing:])
 
     def fail(self, request: Request, error: BaseException) -> None:
