@@ -38,9 +38,10 @@ class Event(NamedTuple):
 class Engine:
     """Continues many texts at once: `submit` and `Request.cancel` from any thread, `step` by one.
 
-    A step is one pass: a chunk of one prompt, or a round of all requests that decode; the two take
-    turns, so that decoding waits for one chunk at most. A request that fails by its own doing ends
-    alone. What a request gives depends on itself alone, not on what else runs."""
+    A step is a chunk of one prompt, or a round of all requests that decode: a pass of those whose
+    tokens the device chooses, and one of the others. The two take turns, so that decoding waits for
+    one chunk at most. A request that fails by its own doing ends alone. What a request gives
+    depends on itself alone, not on what else runs."""
 
     def __init__(
         self,

@@ -306,5 +306,5 @@ def check_window(session: Session | Sequences, asked: Speculation) -> None:
     if plan.bytes.recurrent and plan.options.n_rs_seq == 0:
         raise RequestError(
             "this session cannot forget drafts; make it with n_rs_seq of the most drafts, here "
-            f"{asked.longest}"
+            f"{asked.longest} (an Engine: with draft_max)"
         )
