@@ -88,8 +88,8 @@ def test_one_backend_that_takes_all_gets_all() -> None:
 def test_names_with_commas_make_a_split_device() -> None:
     plan = rr.compile(layer(), device="cpu,reference")
     assert isinstance(plan, SplitPlan) and [b.name for b in plan.backends] == ["cpu", "reference"]
-    assert open_backend("reference, cpu", 3).name == "reference,cpu"
-    assert open_backend("reference,cpu", 3).threads == 3
+    assert open_backend("reference, cpu", 1).name == "reference,cpu"
+    assert open_backend("reference,cpu", 1).threads == 1
     with pytest.raises(BackendError, match="device 'tpu' is not in this build"):
         open_backend("cpu,tpu")
     with pytest.raises(BackendError, match="at least one backend"):

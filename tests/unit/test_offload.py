@@ -29,6 +29,7 @@ from riverrun.graph import TensorSpec
 from riverrun.graph.errors import BackendError, RequestError
 from riverrun.models import ModelFile, load_file
 from riverrun.models.step import Capacity, StepShape
+from riverrun.speculative import Speculation
 from tiny_models import N_EMBD, VARIANTS
 
 MIXED = ("llama,tied", "llama,factors", "qwen3,untied", "gemma3", "qwen35,mtp", "qwen35moe,mtp")
@@ -364,13 +365,19 @@ def test_a_device_that_is_no_text(files: dict[str, ModelFile]) -> None:
 
 
 def test_room_for_a_draft_model(tmp_path: Path) -> None:
-    from riverrun.tools.speculation import Asked
+    from riverrun.engine.session_plan import SessionOptions
+    from riverrun.tools.loading import Loading
+    from riverrun.tools.parameters import Chosen
+    from riverrun.tools.speculation import Drafting
 
     draft = tmp_path / "draft.gguf"
     draft.write_bytes(bytes(1000))
-    asked = Asked("draft", draft, n_rs_seq=4)
-    plain = asked.offload(7, 64)
+    drafts = Chosen(Speculation, {"kinds": ("draft",), "draft_model": draft})
+    session = Chosen(SessionOptions, {"n_rs_seq": 4})
+
+    def offload(layers: int | str) -> Offload:
+        return Drafting(drafts, session, Loading(gpu_layers=layers)).offload(64)
+
+    plain = offload(7)
     assert plain == Offload(7, 64, 4)
-    assert asked.offload("auto", 64) == replace(
-        plain, gpu_layers="auto", reserve=plain.reserve + 1000
-    )
+    assert offload("auto") == replace(plain, gpu_layers="auto", reserve=plain.reserve + 1000)
