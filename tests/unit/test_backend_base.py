@@ -321,7 +321,7 @@ def test_short_representations() -> None:
     assert (
         repr(plan) == "<CpuPlan 'small' step: 1 nodes, (a f32[2,3], b f32[2,3]) -> (sum f32[2,3])>"
     )
-    assert repr(open_backend("cpu", 3)) == "<CpuBackend 'cpu', threads 3>"
+    assert repr(open_backend("cpu", 1)) == "<CpuBackend 'cpu', threads 1>"
     assert repr(open_backend("reference")) == "<ReferenceBackend 'reference'>"
 
 
@@ -340,7 +340,7 @@ class Card(NullBackend):
 
 
 def test_of_several_backends_what_holds_for_all() -> None:
-    found = SplitBackend([Card(), open_backend("cpu", 3), NullBackend()]).capabilities
-    assert found == Capabilities(False, False, 3, 512, False)
+    found = SplitBackend([Card(), open_backend("cpu", 1), NullBackend()]).capabilities
+    assert found == Capabilities(False, False, 1, 512, False)
     assert SplitBackend([open_backend("reference"), NullBackend()]).capabilities.prompt_exact
     assert SplitBackend([Card(), Card()]).capabilities.prompt_chunk == 2048

@@ -270,5 +270,5 @@ def test_the_command_warns_of_threads_that_are_left_out(
 
 def test_the_command_refuses_numbers_beyond_reason(capsys: pytest.CaptureFixture[str]) -> None:
     outcome = run_cli(capsys, "run", "--tokens", "5", "--device", "cpu", "-t", 100_000)
-    assert outcome.code == 1
-    assert "error: threads should be a whole number from 1 to 1024, got 100000" in outcome.err
+    assert outcome.code == 2
+    assert "threads: expected an integer in 1 .. 4096, got 100000" in outcome.err
