@@ -76,7 +76,7 @@ def test_devices_open_by_name() -> None:
     names = [d.name for d in devices() if not d.name.startswith("cu")]
     assert names == ["cpu", "reference"]
     assert [open_backend(name).name for name in names] == names
-    with pytest.raises(BackendError, match=r"threads should be a whole number from 1 to \d+, got 0"):
+    with pytest.raises(BackendError, match=r"a whole number from 1 to \d+, got 0"):
         open_backend("cpu", 0)
 
 
