@@ -119,12 +119,16 @@ def test_case_draws_the_same_inputs_again(case: BoundCase) -> None:
 
 def rowwise_inputs(case: BoundCase) -> list[int]:
     """The inputs that axis 0 of the outputs runs along."""
-    n = infer(case)[0].shape[0]
+    n, first = infer(case)[0].shape[0], case.inputs[0]
+    assert first is not None
     names = [d.strip("?*") for d in case.op.inputs]
     return [
         i
         for i, (name, d) in enumerate(zip(names, case.inputs, strict=True))
-        if d is not None and d.shape[:1] == (n,) and name not in case.op.constants
+        if d is not None
+        and d.shape[:1] == (n,)
+        and name not in case.op.constants
+        and (name not in case.op.broadcasts or len(d.shape) == len(first.shape))
     ]
 
 
