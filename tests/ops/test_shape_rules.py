@@ -105,7 +105,7 @@ SHAPES: list[tuple[str, list[TensorSpec | None], dict[str, Any], str]] = [
     ("ggml_gated_delta_net", [*DELTA[:2], t(2, 4, 2, 8), *DELTA[3:]], {}, "v"),
     ("ggml_gated_delta_net", [*DELTA[:3], t(2, 3, 2, 1), *DELTA[4:]], {}, "g"),
     ("ggml_gated_delta_net", [*DELTA[:4], t(2, 3), DELTA[5]], {}, "beta"),
-    ("ggml_gated_delta_net", [*DELTA[:5], t(2, 128)], {}, "state"),
+    ("ggml_gated_delta_net", [*DELTA[:5], t(2, 64)], {}, "state"),
     ("ggml_gated_delta_net", [*DELTA[:5], t(2, 0, 128)], {}, "state"),
     ("ggml_gated_delta_net", [*DELTA[:5], t(2, 4, 64)], {}, "state"),
 ]
