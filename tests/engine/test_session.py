@@ -144,7 +144,7 @@ def test_cache_type_and_device_names_are_checked() -> None:
         demo().session(cache_type_k="q9")
     with pytest.raises(BackendError, match="'tpu' is not in this build"):
         rr.load(rr.DEMO_MODEL, device="tpu")
-    with pytest.raises(BackendError, match="1 or more, got -2"):
+    with pytest.raises(BackendError, match="from 1 to 1024, got -2"):
         rr.load(rr.DEMO_MODEL, device="cpu", threads=-2)
 
 
