@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ..graph import Value
@@ -154,6 +154,8 @@ def rope(s: StepGraph, x: Value, r: Rope) -> Value:
         sections=r.sections,
         ext_factor=r.scaling.ext_factor,
         attn_factor=r.scaling.attn_factor,
+        beta_fast=r.scaling.beta_fast,
+        beta_slow=r.scaling.beta_slow,
         n_ctx_orig=r.scaling.n_ctx_orig,
         name="rope",
     )
@@ -186,33 +188,3 @@ def ffn(s: StepGraph, layer: int, h: Value, act: str = "silu") -> Value:
 def norm(s: StepGraph, x: Value, name: str, eps: float) -> Value:
     """RMS norm with the weight of this name."""
     return s.g.rms_norm(x, s.w(name), eps=eps, name=name.rsplit(".", 2)[-2])
-
-
-def pre_norm_wants(hp: Hparams, shape: Callable[[int], AttentionShape]) -> Iterator[Want]:
-    """The tensors of `pre_norm_layers`; shape gives a layer's attention."""
-    for i in range(hp.n_layer):
-        yield Want(f"blk.{i}.attn_norm.weight", (hp.n_embd,))
-        yield from attention_wants(i, hp.n_embd, shape(i))
-        yield Want(f"blk.{i}.ffn_norm.weight", (hp.n_embd,))
-        yield from ffn_wants(i, hp.n_embd, hp.n_ff[i])
-
-
-def pre_norm_memories(
-    hp: Hparams, shape: Callable[[int], AttentionShape]
-) -> tuple[AttentionSpec, ...]:
-    """The memory of `pre_norm_layers`."""
-    return attention_memories({i: shape(i) for i in range(hp.n_layer)})
-
-
-def pre_norm_layers(
-    s: StepGraph, x: Value, hp: Hparams, shape: Callable[[int], AttentionShape]
-) -> Value:
-    """The plain transformer: x += attention(norm(x)); x += ffn(norm(x)), layer after layer."""
-    g = s.g
-    for i in range(hp.n_layer):
-        with g.scope(f"blk.{i}"):
-            h = norm(s, x, f"blk.{i}.attn_norm.weight", hp.eps)
-            x = g.add(x, attention(s, i, h, shape(i)), name="attn_residual")
-            h = norm(s, x, f"blk.{i}.ffn_norm.weight", hp.eps)
-            x = g.add(x, ffn(s, i, h), name="ffn_residual")
-    return x
