@@ -23,10 +23,8 @@ from .ragged import (
 
 @register
 class Attention(Op):
-    """o[i, h] = sum_j p[j] * v[j, m(h)] with p = softmax_j(s[j]), s[j] = scale * q[i, h] . k[j, m(h)]
+    """o[i, h] = sum_j p[j] * v[j, m(h)] with p = softmax_j(scale * q[i, h] . k[j, m(h)]), j visible
 
-    over visible j. softcap c > 0 takes c * tanh(s / c) for s; sinks: [H] f32, optional, one more s
-    for each head, whose share of p goes to no value.
 
     q: [N, H, D] f32, its leading axes may have gaps; k: [R, Hkv, D] and v: [R, Hkv, Dv] pools of
     R / page pages, each f32, f16, bf16, q8_0 or q4_0, the last two with D or Dv a multiple of 32;
@@ -36,6 +34,8 @@ class Attention(Op):
     heads: "grouped" m(h) = h // (H/Hkv), "tiled" m(h) = h mod Hkv. mask: "causal" shows a query at
     position p the keys 0..p, "full" those up to the last query of its sequence; a window w > 0
     also hides keys with p - j >= w. A query that sees nothing gives zeros.
+    softcap c > 0 takes c * tanh(s / c) for s = scale * q . k. sinks: optional, f32 [H], one more s
+    of each head, whose share of p goes to no value.
     Raises BackendError for offsets out of range, a position outside the block table, and a table
     entry outside the pool if a visible key lies in that page; other entries are never read.
     Source: Vaswani et al. 2017; paging, Kwon et al. 2023; softcap, Gemma Team 2024; sinks, OpenAI

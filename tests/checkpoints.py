@@ -35,9 +35,32 @@ def rope(**more: Any) -> dict[str, Any]:
     return {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4} | more}
 
 
+def longrope(before: int) -> dict[str, Any]:
+    """Phi's factors: eight for a head of 16."""
+    long, short = [1.5 + 0.5 * i for i in range(8)], [1.0 + 0.1 * i for i in range(8)]
+    kind = dict(rope_type="longrope", long_factor=long, short_factor=short)
+    return rope(**kind, original_max_position_embeddings=before)
+
+
 YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=64)
 LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0)
 LLAMA3["original_max_position_embeddings"] = 64
+GEMMA: dict[str, Any] = dict(head_dim=32, query_pre_attn_scalar=32, sliding_window=8)
+GEMMA |= {"tie_word_embeddings": True, "attn_logit_softcapping": 2.0}
+GEMMA |= {"final_logit_softcapping": 3.0}
+SLIDING = ["sliding_attention", "sliding_attention"]
+FAR = {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}
+GEMMA3 = GEMMA | {"attn_logit_softcapping": None, "final_logit_softcapping": None}
+GEMMA3["rope_parameters"] = {
+    "full_attention": FAR,
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+}
+MROPE: dict[str, Any] = dict(partial_rotary_factor=0.5, mrope_section=[2, 1, 1])
+MROPE["mrope_interleaved"] = True
+DELTA: dict[str, Any] = dict(linear_conv_kernel_dim=4, linear_num_key_heads=2, head_dim=16)
+DELTA |= dict(linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=16)
+DELTA |= {"num_hidden_layers": 4, "layer_types": [*["linear_attention"] * 3, "full_attention"]}
+SHARED: dict[str, Any] = {"shared_expert_intermediate_size": 48}
 MOE: dict[str, Any] = dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=32)
 
 # What a checkpoint's configuration says beside SIZES, under the name of its class.
@@ -56,6 +79,17 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama,yarn,mscale": ("Llama", rope(**YARN, mscale=0.7, mscale_all_dim=1.3)),
     "mistral": ("Mistral", rope() | {"sliding_window": 8, "head_dim": 32}),
     "mixtral": ("Mixtral", rope() | {"num_local_experts": 6, "num_experts_per_tok": 2}),
+    "gemma2": ("Gemma2", rope() | GEMMA),
+    "gemma2,scale": ("Gemma2", rope() | GEMMA | {"query_pre_attn_scalar": 48}),
+    "gemma3": ("Gemma3Text", {**GEMMA3, "num_hidden_layers": 7}),
+    "gemma3,pattern": ("Gemma3Text", {**GEMMA3, "layer_types": ["full_attention", *SLIDING]}),
+    "phi3": ("Phi3", rope()),
+    "phi3,window": ("Phi3", rope() | {"sliding_window": 8}),
+    "phi3,short": ("Phi3", longrope(256)),
+    "phi3,long": ("Phi3", longrope(16) | {"sliding_window": None}),
+    "phi3,partial": ("Phi3", rope(partial_rotary_factor=0.5)),
+    "qwen35": ("Qwen3_5Text", rope(**MROPE) | DELTA),
+    "qwen35moe": ("Qwen3_5MoeText", rope(**MROPE) | DELTA | MOE | SHARED),
     "smollm3": ("SmolLM3", rope() | {"num_hidden_layers": 5}),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 import numpy as np
 
@@ -28,8 +29,8 @@ class Llama(Family):
     """Rows of queries and keys go from half-split rotary pairs to neighbours."""
 
     arch = "llama"
-    hf = ("LlamaForCausalLM", "MistralForCausalLM")
-    model_types = ("llama", "mistral")
+    hf: ClassVar[tuple[str, ...]] = ("LlamaForCausalLM", "MistralForCausalLM")
+    model_types: ClassVar[tuple[str, ...]] = ("llama", "mistral")
 
     def keys(self) -> Keys:
         """The common ones, and the size of the vocabulary."""
