@@ -163,7 +163,10 @@ def without(name: str) -> dict[str, np.ndarray]:
         ({"rope_scaling": {"rope_type": "yarn", "factor": "4"}}, ["factor", "a number"]),
         ({"num_hidden_layers": 3}, ["missing layers.2.input_layernorm.weight", "and 5 more"]),
         ({"num_hidden_layers": 1}, ["unknown model.layers.1."]),
-        ({"num_attention_heads": 3, "num_key_value_heads": 1}, ["'model.layers.0.self_attn", "does not fit"]),
+        (
+            {"num_attention_heads": 3, "num_key_value_heads": 1},
+            ["'model.layers.0.self_attn", "does not fit"],
+        ),
     ],
     ids=str,
 )
