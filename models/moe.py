@@ -38,10 +38,15 @@ GATINGS = {1: "softmax", 2: "sigmoid"}  # values of expert_gating_func
 
 
 def read_moe(
-    file: GgufFile, arch: str, n_layers: int, shared: bool, dense: list[int] | None = None
+    file: GgufFile,
+    arch: str,
+    n_layers: int,
+    shared: bool,
+    dense: list[int] | None = None,
+    gating: str = "softmax",
 ) -> MoeShape:
     """The expert_* keys. shared: whether the architecture has a shared expert; dense: widths that
-    experts have in files that do not tell theirs.
+    experts have in files that do not tell theirs; gating: what files mean that do not tell it.
 
     Raises GgufError for absent or mistyped keys, ModelError for values out of range."""
 
@@ -62,14 +67,13 @@ def read_moe(
         n_ff_shared = count(name, file.get_u32(f"{arch}.{name}"), 1 << 20)
     scale = read_optional(file, f"{arch}.expert_weights_scale") or 1.0
     normalize = file.get_bool(f"{arch}.expert_weights_norm", True)
-    gating = file.get_u32(f"{arch}.expert_gating_func", 1)
-    if gating not in GATINGS:
-        raise ModelError(
-            f"{file.path}: {arch}.expert_gating_func should be 1 (softmax) or 2 (sigmoid), got "
-            f"{gating}"
-        )
-    kind = GATINGS[gating]
-    return MoeShape(experts, used, tuple(n_ff), n_ff_shared, scale, normalize, kind)
+    key = f"{arch}.expert_gating_func"
+    if key in file.metadata:
+        told = file.get_u32(key)
+        if told not in GATINGS:
+            raise ModelError(f"{file.path}: {key} should be 1 (softmax) or 2 (sigmoid), got {told}")
+        gating = GATINGS[told]
+    return MoeShape(experts, used, tuple(n_ff), n_ff_shared, scale, normalize, gating)
 
 
 def moe_wants(layer: int, n_embd: int, m: MoeShape, fused: bool) -> Iterator[Want]:
