@@ -170,7 +170,7 @@ def _break_second_step(monkeypatch: pytest.MonkeyPatch, fault: BaseException) ->
 
         return broken
 
-    for name in ("advance", "verify"):
+    for name in ("advance", "evaluate"):
         monkeypatch.setattr(Sequences, name, breaking(getattr(Sequences, name)))
 
 
