@@ -19,7 +19,7 @@ class Pages:
         owners = Counter(held)
         self.n = n
         self._owners = [owners[page] for page in range(n)]
-        # Owners beyond the first of each page; an exception may leave it too large, never too small.
+        # Owners beyond the first of each page; an exception may leave too many, never too few.
         self._more = sum(owners.values()) - len(owners)
         self._free = [page for page in reversed(range(n)) if not owners[page]]
 
