@@ -65,6 +65,8 @@ DELTA |= {"num_hidden_layers": 4, "layer_types": [*["linear_attention"] * 3, "fu
 GLM: dict[str, Any] = dict(n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=32)
 GLM |= dict(n_shared_experts=2, first_k_dense_replace=1, routed_scaling_factor=1.5)
 GLM |= dict(head_dim=32, num_mtp_layers=0)
+OSS: dict[str, Any] = dict(num_local_experts=6, num_experts_per_tok=2, sliding_window=8)
+OSS |= dict(head_dim=32)
 SHARED: dict[str, Any] = {"shared_expert_intermediate_size": 48}
 MOE: dict[str, Any] = dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=32)
 
@@ -97,6 +99,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen35moe": ("Qwen3_5MoeText", rope(**MROPE) | DELTA | MOE | SHARED),
     "glm4moe": ("Glm4Moe", rope() | GLM),
     "glm4moe,norms": ("Glm4Moe", rope() | GLM | {"use_qk_norm": True, "attention_bias": True}),
+    "gptoss": ("GptOss", rope() | OSS),
     "smollm3": ("SmolLM3", rope() | {"num_hidden_layers": 5}),
 }
 
