@@ -31,7 +31,7 @@ _REFUSED = {
     "rwkv": "RWKV vocabularies hold bytes that are no text, and are matched greedily",
     "plamo2": "PLaMo-2 vocabularies need a search over suffixes by score",
     "hybriddna": "it spells DNA in groups of six letters",
-    "whitespace": "it drops the white space of a text, which no model that generates can do without",
+    "whitespace": "it drops white space, which no model that generates can do without",
 }
 
 

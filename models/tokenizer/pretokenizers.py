@@ -109,7 +109,7 @@ FAMILIES = (
     _family(
         "tiny_aya cohere2moe",
         p.O200K,
-        grouping=Grouping(r"\d++\b"),
+        grouping=Grouping(r"(?<!\d)\d++\b"),
         normalizer="NFC",
     ),
     # DeepSeek.
@@ -133,9 +133,7 @@ FAMILIES = (
 PRETOKENIZERS = {name: family for family in FAMILIES for name in family.names}
 
 # Names in use for which there is no implementation, and why.
-REFUSED = {
-    "whitespace": "it drops the white space of a text, which no model that generates can do without"
-}
+REFUSED = {"whitespace": "it drops white space, which no model that generates can do without"}
 
 
 def find_pretokenizer(name: str, source: str) -> PreTokenizer:
