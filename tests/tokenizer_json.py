@@ -26,18 +26,22 @@ def metadata_of(source: dict[str, Any], config: dict[str, Any], pre: str) -> Met
     added = {each["id"]: each for each in source["added_tokens"]}
     size = max([*model["vocab"].values(), *added]) + 1
     tokens, types = [f"[PAD{i}]" for i in range(size)], [5] * size
+    spaced = pre in ("llama", "gemma4")
     for text, token in model["vocab"].items():
         tokens[token], types[token] = text, NORMAL
-        if pre in ("llama", "gemma4") and len(text) == 6 and text.startswith("<0x"):
+        # The files of Gemma have a tab in the place of its byte.
+        if spaced and text == "\t" and "<0x09>" not in model["vocab"]:
+            tokens[token] = text = "<0x09>"
+        if spaced and len(text) == 6 and text.startswith("<0x"):
             types[token] = BYTE
     for token, each in added.items():
         tokens[token], types[token] = each["content"], _type_of(each, model)
-        if pre in ("llama", "gemma4") and types[token] == USER:
+        if spaced and types[token] == USER:
             tokens[token] = tokens[token].replace("▁", " ")
     merges = [m if isinstance(m, str) else " ".join(m) for m in model["merges"]]
     metadata: Metadata = {
-        "tokenizer.ggml.model": pre if pre in ("llama", "gemma4") else "gpt2",
-        "tokenizer.ggml.pre": "default" if pre in ("llama", "gemma4") else pre,
+        "tokenizer.ggml.model": pre if spaced else "gpt2",
+        "tokenizer.ggml.pre": "default" if spaced else pre,
         "tokenizer.ggml.tokens": tokens,
         "tokenizer.ggml.token_type": np.array(types, np.int32),
         "tokenizer.ggml.scores": _scores(tokens, merges),

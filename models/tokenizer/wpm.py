@@ -18,6 +18,7 @@ _DEFAULTS = Defaults(
     ids=(("bos", 101), ("unknown", 100), ("seperator", 102), ("padding", 0), ("mask", 103)),
     add_bos=True,
     add_sep=True,
+    add_space_prefix=True,
     clean_spaces=True,
 )
 _GOES_ON = "##"
