@@ -70,6 +70,7 @@ COMMANDS = {
         "Show the tokens of a text, an id and what it stands for in each line.",
     ),
     "detokenize": Entry("tokens", "detokenize", "Show the text of tokens."),
+    "convert": Entry("convert", "convert", "Write a GGUF file from a Hugging Face checkpoint."),
     "graph": Entry(
         "graph",
         "graph",
