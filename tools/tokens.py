@@ -87,7 +87,9 @@ def detokenize(
     special: Special = False,
     as_json: Json = False,
 ) -> None:
-    """Show the text of tokens. Bytes that are not UTF-8 become U+FFFD."""
+    """Show the text of tokens.
+
+    Bytes that are not UTF-8 become U+FFFD."""
     tokens = integers(IDS, ids, least=0) if ids else []
     text = _open(loading).decode(tokens, special)
     print(json.dumps({"text": text}) if as_json else text)
