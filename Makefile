@@ -27,7 +27,7 @@ PHONY_TESTS := test test-full test-asan test-cuda test-emulated
 help:
 	@echo "make run         install, and continue a prompt with the bundled model"
 	@echo "make test        install, and run the test suite (ARGS='tests/ops -k rope')"
-	@echo "make test-full   the same with long-running cases and a published model of 250 MB"
+	@echo "make test-full   the same with long-running cases and published models of 250 and 100 MB"
 	@echo "make test-asan   every case of every op under sanitizers"
 	@echo "make test-cuda   install with CUDA kernels, and run the tests that need a card"
 	@echo "make test-emulated  the same tests with the kernels emulated on the processor"
@@ -138,5 +138,5 @@ $(VENV)/.testing: pyproject.toml | $(VENV)/.installed
 	touch $@
 
 $(VENV)/.testing-full: pyproject.toml | $(VENV)/.installed
-	$(BIN)/pip install -q "riverrun[test,gemma]"
+	$(BIN)/pip install -q "riverrun[test,gemma,smollm2]"
 	touch $@

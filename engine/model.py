@@ -270,12 +270,14 @@ def load(
     offload: Offload | None = None,
     drafters: Callable[[str], Opener] | None = None,
     load: str = "map",
+    normalize: bool = True,
 ) -> Model:
     """Load a GGUF model onto a device; the arguments are those of `riverrun.load`, which also gives
     drafters: what `speculative=` asks for by name.
 
     Raises ModelError or BackendError."""
-    model = Model(load_file(path, draft_head, load), device, threads, offload, drafters)
+    source = load_file(path, draft_head, load, normalize)
+    model = Model(source, device, threads, offload, drafters)
     _warm(model, progress)
     return model
 

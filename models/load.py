@@ -57,16 +57,19 @@ class ModelFile:
         self.file.check_unchanged()
 
 
-def load_file(path: str | os.PathLike[str], draft_head: int = 0, load: str = "map") -> ModelFile:
+def load_file(
+    path: str | os.PathLike[str], draft_head: int = 0, load: str = "map", normalize: bool = True
+) -> ModelFile:
     """Open and check a model file. draft_head: how many of the first rows of the head to offer as
     the draft head; the first ids of a BPE vocabulary are its most frequent tokens. load: "map"
-    reads weights from the file as they are used, "read" copies it into memory.
+    reads weights from the file as they are used, "read" copies it into memory. normalize: bring
+    texts to the normal form that the model was trained on (`load_tokenizer`).
 
     Raises GgufError for a damaged container, TokenizerError for a bad vocabulary, ModelError for
     anything else that keeps the model from running."""
     file = open_gguf(path, load)
     cls = find_architecture(file)
-    tokenizer = load_tokenizer(file.metadata, str(file.path))
+    tokenizer = load_tokenizer(file.metadata, str(file.path), normalize)
     arch = cls(file, _vocabulary_size(file, tokenizer))
     check_tensors(arch, file)
     weights = {
@@ -77,6 +80,15 @@ def load_file(path: str | os.PathLike[str], draft_head: int = 0, load: str = "ma
         name = arch.draft_head_weight(weights.__contains__)
         weights[DRAFT_HEAD] = _first_rows(str(file.path), weights[name], draft_head)
     return ModelFile(Path(file.path), file, arch, tokenizer, weights)
+
+
+def open_tokenizer(path: str | os.PathLike[str], normalize: bool = True) -> Tokenizer:
+    """The tokenizer of a GGUF file alone. Neither weights nor architecture are looked at, so that
+    files of a vocabulary and of models that cannot be run will do.
+
+    Raises GgufError for a damaged container, TokenizerError for a bad vocabulary."""
+    with open_gguf(path) as file:
+        return load_tokenizer(file.metadata, str(file.path), normalize)
 
 
 def _first_rows(path: str, head: HostTensor, n: int) -> HostTensor:

@@ -64,6 +64,25 @@ def spm_metadata(
     return metadata | {f"tokenizer.ggml.{key}": value for key, value in keys.items()}
 
 
+def spaced_metadata(
+    merges: tuple[str, ...] = ("▁ a", "l l", "h e", "he ll", "hell o", "▁ hello", "▁ ▁"),
+    pre: str = "gemma4",
+    with_bytes: bool = True,
+    **keys: object,
+) -> Metadata:
+    """The same vocabulary with merges in the place of scores."""
+    pieces = tuple(merge.replace(" ", "") for merge in merges)
+    metadata = spm_metadata(pieces, with_bytes=with_bytes, **keys)
+    del metadata["tokenizer.ggml.scores"]
+    return metadata | {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": pre,
+        "tokenizer.ggml.merges": list(merges),
+        "tokenizer.ggml.unknown_token_id": 0,
+        "tokenizer.ggml.bos_token_id": 1,
+    }
+
+
 def plain_bpe(text: str, ranks: dict[tuple[str, str], int]) -> list[str]:
     """The textbook form of BPE on one piece: merge the pair of lowest rank, leftmost first."""
     letters = byte_letters()

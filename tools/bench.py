@@ -43,7 +43,7 @@ WithPeer: TypeAlias = Annotated[
 
 @command
 def bench(
-    loading: Annotated[Loading, Offer(without=("draft_head",))],
+    loading: Annotated[Loading, Offer(without=("draft_head", "normalize"))],
     sizes: Sizes = "1,8,512",
     n: Decode = 64,
     repetitions: Repetitions = 5,

@@ -31,7 +31,7 @@ Penalised: TypeAlias = Annotated[
 
 @command
 def bench_batch(
-    loading: Annotated[Loading, Offer(without=("draft_head",))],
+    loading: Annotated[Loading, Offer(without=("draft_head", "normalize"))],
     requests: Counts = "1,4,8,16",
     n: Decode = 64,
     repetitions: Repetitions = 5,

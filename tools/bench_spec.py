@@ -117,7 +117,13 @@ def bench_spec(
     if plot and (plot.is_dir() or not plot.parent.is_dir()):
         raise typer.BadParameter(f"{plot} cannot be written; check the path", param_hint="--plot")
     loaded = load_model(
-        loading.model, loading.device, loading.threads, loading.draft_head, offload, loading.load
+        loading.model,
+        loading.device,
+        loading.threads,
+        loading.draft_head,
+        offload,
+        loading.load,
+        loading.normalize,
     )
     chains = chains or default_chains(loaded)
     bench = SpecBench(loaded, chosen, _speculations(chains, asked), options)

@@ -64,6 +64,12 @@ COMMANDS = {
     "perplexity": Entry(
         "perplexity", "perplexity", "Cut a text into chunks and score the second half of each."
     ),
+    "tokenize": Entry(
+        "tokens",
+        "tokenize",
+        "Show the tokens of a text, an id and what it stands for in each line.",
+    ),
+    "detokenize": Entry("tokens", "detokenize", "Show the text of tokens."),
     "convert": Entry("convert", "convert", "Write a GGUF file from a Hugging Face checkpoint."),
     "graph": Entry(
         "graph",

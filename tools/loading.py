@@ -69,6 +69,12 @@ class Loading:
         "memory first.",
         check=one_of(LOADS),
     )
+    normalize: bool = option(
+        True,
+        "--no-normalize",
+        help="Encode texts as they are, as llama.cpp does, and not in the Unicode normal form that "
+        "the model was trained on.",
+    )
     draft_head: int = option(
         0,
         "--draft-head",
@@ -85,6 +91,7 @@ def load_model(
     draft_head: int = 0,
     offload: Offload | None = None,
     load: str = "map",
+    normalize: bool = True,
 ) -> Model:
     """The model at path, or the bundled demo. A bar on standard error while weights are laid out,
     if that is a terminal. Raises what `riverrun.load` raises."""
@@ -93,7 +100,13 @@ def load_model(
     source = path or riverrun.DEMO_MODEL
     if sys.stderr is None or not sys.stderr.isatty():
         return riverrun.load(
-            source, device, threads, draft_head=draft_head, offload=offload, load=load
+            source,
+            device,
+            threads,
+            draft_head=draft_head,
+            offload=offload,
+            load=load,
+            normalize=normalize,
         )
 
     from rich.console import Console
@@ -110,4 +123,5 @@ def load_model(
             draft_head=draft_head,
             offload=offload,
             load=load,
+            normalize=normalize,
         )

@@ -53,7 +53,12 @@ def perplexity(
     offload = Offload(loading.gpu_layers, ctx * seqs)
     text = _read(file)
     loaded = load_model(
-        loading.model, loading.device, loading.threads, offload=offload, load=loading.load
+        loading.model,
+        loading.device,
+        loading.threads,
+        offload=offload,
+        load=loading.load,
+        normalize=loading.normalize,
     )
     parts = cut(loaded, text, ctx, chunks)
     measured = Perplexity(loaded, ctx, min(seqs, len(parts)))

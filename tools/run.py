@@ -130,7 +130,13 @@ def run(
     must = constraining.asked()
     offload = drafting.offload(session.values.get("n_ctx"))
     model = load_model(
-        loading.model, loading.device, loading.threads, loading.draft_head, offload, loading.load
+        loading.model,
+        loading.device,
+        loading.threads,
+        loading.draft_head,
+        offload,
+        loading.load,
+        loading.normalize,
     )
     plan = model.plan_session(**drafting.session_options())
     speculation = drafting.open()

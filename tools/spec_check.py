@@ -81,7 +81,13 @@ def check(
     drafting.check()
     offload = drafting.offload(session.values.get("n_ctx"))
     model = load_model(
-        loading.model, loading.device, loading.threads, loading.draft_head, offload, loading.load
+        loading.model,
+        loading.device,
+        loading.threads,
+        loading.draft_head,
+        offload,
+        loading.load,
+        loading.normalize,
     )
     speculation = drafting.open()
     assert speculation is not None

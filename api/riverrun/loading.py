@@ -19,6 +19,7 @@ def load(
     draft_head: int = 0,
     offload: Offload | None = None,
     load: str = "map",
+    normalize: bool = True,
 ) -> Model:
     """Load a GGUF model onto a device: "auto", "cpu", "cuda", "cuda:1", "reference", or several
     with commas between; cards split it by layers.
@@ -27,5 +28,9 @@ def load(
     with (bytes done, bytes in all). draft_head: offer the first so many tokens of the vocabulary as
     a smaller head for drafts (Speculation.draft_head). offload: how many layers go to the cards.
     load: "map" reads weights from the file as they are used, which must not be written to while the
-    model lives; "read" copies the file into memory. Raises ModelError or BackendError."""
-    return engine.load(path, device, threads, progress, draft_head, offload, speculation_of, load)
+    model lives; "read" copies the file into memory. normalize: bring texts to the Unicode normal
+    form that the model was trained on (NFC for Qwen and some others) before they are encoded; False
+    leaves them as they are, as llama.cpp does. Raises ModelError or BackendError."""
+    return engine.load(
+        path, device, threads, progress, draft_head, offload, speculation_of, load, normalize
+    )

@@ -7,27 +7,42 @@ from typing import cast
 
 from ...graph.errors import TokenizerError
 from .base import Tokenizer
-from .bpe import BpeTokenizer
+from .bpe import load_bpe
 from .none import NoTokenizer
 from .spm import SpmTokenizer
 from .stream import StreamDecoder
 from .vocab import Metadata, TokenType, scalar
+from .wpm import WpmTokenizer
 
 __all__ = ["StreamDecoder", "TokenType", "Tokenizer", "load_tokenizer"]
 
-_KINDS: dict[str, Callable[[Metadata, str], Tokenizer]] = {
-    "gpt2": BpeTokenizer,
-    "llama": SpmTokenizer,
-    "none": NoTokenizer,
+_KINDS: dict[str, Callable[[Metadata, str, bool], Tokenizer]] = {
+    "gpt2": load_bpe,
+    "gemma4": load_bpe,
+    "llama": lambda metadata, source, normalize: SpmTokenizer(metadata, source),
+    "bert": lambda metadata, source, normalize: WpmTokenizer(metadata, source),
+    "none": lambda metadata, source, normalize: NoTokenizer(metadata, source),
+    "no_vocab": lambda metadata, source, normalize: NoTokenizer(metadata, source),
+}
+
+# Kinds in use for which there is no implementation, and what they are.
+_REFUSED = {
+    "t5": "Unigram vocabularies (T5) need a search by score",
+    "rwkv": "RWKV vocabularies hold bytes that are no text, and are matched greedily",
+    "plamo2": "PLaMo-2 vocabularies need a search over suffixes by score",
+    "hybriddna": "it spells DNA in groups of six letters",
+    "whitespace": "it drops white space, which no model that generates can do without",
 }
 
 
-def load_tokenizer(metadata: Metadata, source: str) -> Tokenizer:
+def load_tokenizer(metadata: Metadata, source: str, normalize: bool = True) -> Tokenizer:
     """Make the tokenizer that `metadata` describes: GGUF keys as they stand in the file, with
     string arrays as lists of str and numeric arrays as numpy arrays or lists.
 
-    `source` names the file in messages. Raises TokenizerError for a kind of tokenizer or
-    pre-tokenizer that is not known and for vocabulary data that is missing or malformed; warns
+    `source` names the file in messages. normalize: bring texts to the Unicode normal form of the
+    vocabulary's family first, as the model was trained (NFC for Qwen and some others); without it
+    they are encoded as they are, as llama.cpp does. Raises TokenizerError for a kind of tokenizer
+    or pre-tokenizer that is not known and for vocabulary data that is missing or malformed; warns
     (UserWarning) about a special id outside the vocabulary, which is then off."""
     key = "tokenizer.ggml.model"
     name = cast("str | None", scalar(metadata, key, str, source))
@@ -36,8 +51,13 @@ def load_tokenizer(metadata: Metadata, source: str) -> Tokenizer:
             f"{source}: {key} is missing, expected one of {', '.join(_KINDS)}; "
             "convert the model again with its tokenizer"
         )
+    if name in _REFUSED:
+        raise TokenizerError(
+            f"{source}: {key}: tokenizer {name!r} is not supported: {_REFUSED[name]}; "
+            f"take a model with one of {', '.join(_KINDS)}"
+        )
     if name not in _KINDS:
         raise TokenizerError(
             f"{source}: {key}: unknown tokenizer {name!r}; known are {', '.join(_KINDS)}"
         )
-    return _KINDS[name](metadata, source)
+    return _KINDS[name](metadata, source, normalize)

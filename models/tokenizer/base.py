@@ -21,8 +21,13 @@ class Tokenizer(ABC):
     """Text to token ids and back, for one vocabulary. Safe to use from several threads.
 
     n_vocab: number of tokens; ids are 0 to n_vocab - 1.
-    bos_id, eos_id, eot_id, pad_id, unk_id: None where the vocabulary has no such token.
-    add_bos, add_eos: whether `encode` puts those around a text.
+    bos_id, eos_id, eot_id, sep_id, pad_id, unk_id, mask_id: None where the vocabulary has no such
+    token.
+    add_bos, add_eos: whether `encode` puts those around a text. add_sep: whether a SEP token stands
+    between two texts that are given to the model as a pair, and in a WordPiece vocabulary behind
+    each text.
+    normalizer: the Unicode normal form that texts are brought to before they are encoded ("NFC"),
+    "" for none.
     add_space_prefix: whether a text's first piece carries a space that is not in the text.
     clean_spaces: whether `decode(..., clean=True)` has an effect.
     eog_ids: the tokens that end a generation.
@@ -36,10 +41,14 @@ class Tokenizer(ABC):
         self.bos_id = specials.ids.get("bos")
         self.eos_id = specials.ids.get("eos")
         self.eot_id = specials.ids.get("eot")
+        self.sep_id = specials.ids.get("seperator")
         self.pad_id = specials.ids.get("padding")
         self.unk_id = specials.ids.get("unknown")
+        self.mask_id = specials.ids.get("mask")
         self.add_bos = specials.add_bos
         self.add_eos = specials.add_eos
+        self.add_sep = specials.add_sep
+        self.normalizer = ""
         self.add_space_prefix = specials.add_space_prefix
         self.clean_spaces = specials.clean_spaces
         self.eog_ids = specials.eog_ids
@@ -61,13 +70,14 @@ class Tokenizer(ABC):
     def encode(self, text: str, add_special: bool = True, parse_special: bool = False) -> list[int]:
         """Token ids of `text`.
 
-        add_special: put BOS and EOS around it where add_bos and add_eos say so.
+        add_special: put BOS and EOS around it where add_bos and add_eos say so (in a WordPiece
+        vocabulary BOS and SEP).
         parse_special: read control tokens that the text spells out as those tokens. Without it,
         text from outside can hold no control token; user-defined tokens are found either way.
         Raises RequestError for text that is not valid Unicode (a lone surrogate)."""
         _check_text(text)
         ids: list[int] = []
-        bos = self.bos_id if add_special and self.add_bos else None
+        bos, end = self._around() if add_special else (None, None)
         if bos is not None:
             ids.append(bos)
         first = True
@@ -77,10 +87,12 @@ class Tokenizer(ABC):
             else:
                 ids += self._encode_fragment(part, first)
             first = isinstance(part, int)
-        if add_special and self.add_eos and self.eos_id is not None:
-            ids.append(self.eos_id)
         if bos is not None and ids[1:2] == [bos]:
             warn(self.source, "the text starts with the BOS token that encoding puts before it")
+        if end is not None:
+            if ids[-1:] == [end]:
+                warn(self.source, "the text ends with the token that encoding puts behind it")
+            ids.append(end)
         return ids
 
     def decode(self, ids: Iterable[int], special: bool = False, clean: bool = False) -> str:
@@ -126,6 +138,10 @@ class Tokenizer(ABC):
         """The type of a token. Raises RequestError for an id outside the vocabulary."""
         self._check_id(token)
         return TokenType(self._types[token])
+
+    def _around(self) -> tuple[int | None, int | None]:
+        """The ids before and behind a text."""
+        return (self.bos_id if self.add_bos else None), (self.eos_id if self.add_eos else None)
 
     def _check_id(self, token: int) -> None:
         if not 0 <= token < self.n_vocab:

@@ -1,88 +1,150 @@
-"""The pre-tokenizers of byte-level BPE, by the value of `tokenizer.ggml.pre`: one line each.
+"""The pre-tokenizers of BPE vocabularies, by the value of `tokenizer.ggml.pre`: one entry a family.
 
-A text is cut by each pattern in turn; what lies between two matches is a piece of its own.
-Patterns are Oniguruma expressions, in which \\s, \\p{L}, \\p{N}, \\p{M} and \\p{P} are Unicode
-classes. Sources: the pre-tokenizers of the models' own tokenizer.json files; OpenAI's GPT-2
-encoder for `gpt-2`."""
+A text is cut by each pattern in turn (models/tokenizer/patterns.py); what lies between two matches
+is a piece of its own. docs/tokenizers.md says what each was compared with. Sources of the flags:
+the models' tokenizer.json files and the tokenizer classes of `transformers`; of the names and of
+the default for BOS and clean-up: the GGUF files that llama.cpp's converter writes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from ...graph.errors import TokenizerError
+from . import patterns as p
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """Digits in groups of three counted from the end of a number, before anything else is cut.
+
+    runs: what is cut from the text, an Oniguruma expression; digits: what in a run is counted, a
+    Python expression. Both see a run once, while an expression that looks ahead to the number's
+    end sees it at each group."""
+
+    runs: str
+    digits: str = r"\d+"
 
 
 @dataclass(frozen=True)
 class PreTokenizer:
-    """How a text is cut, and what a vocabulary of this kind takes for granted.
+    """How texts of a family of vocabularies are cut, and what else goes without saying there.
 
-    ignore_merges: a piece that is a token needs no merges.
-    add_bos: texts start with the BOS token unless `tokenizer.ggml.add_bos_token` says otherwise.
+    grouping: how digits are grouped first. normalizer: the Unicode normal form that a text is
+    brought to first, "" for none. spaced: the vocabulary is over characters, with U+2581 for the
+    space, and not over bytes. ignore_merges: a piece that is a token needs no merges. add_bos,
+    add_sep: what the switches `tokenizer.ggml.add_..._token` are where the file has none.
     clean_spaces: decoding with clean-up removes the spaces before punctuation."""
 
+    names: tuple[str, ...]
     patterns: tuple[str, ...]
+    grouping: Grouping | None = None
+    normalizer: str = ""
+    spaced: bool = False
     ignore_merges: bool = False
     add_bos: bool = False
-    clean_spaces: bool = True
+    add_sep: bool = False
+    clean_spaces: bool = False
 
 
-_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
+def _family(names: str, *patterns: str, **flags: object) -> PreTokenizer:
+    return PreTokenizer(tuple(names.split()), patterns, **flags)  # type: ignore[arg-type]
 
 
-def _words(letters: str, numbers: str, not_word: str) -> str:
-    """The pattern that the Qwen and Llama 3 families share up to their character classes."""
-    return (
-        r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
-        rf"|[^\r\n\p{{L}}\p{{N}}]?{letters}+|{numbers}| ?{not_word}+[\r\n]*"
-        r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-    )
+_DIGITS_GPT2 = (p.DIGIT, p.GPT2)
+_DEEPSEEK_V3 = (p.UP_TO_3_DIGITS, p.DEEPSEEK_CJK, p.DEEPSEEK3)
 
+FAMILIES = (
+    _family(
+        "default",
+        *(p.DEFAULT_MARKS, p.GPT2, r"\p{N}+", p.THREE_ASCII_DIGITS),
+        clean_spaces=True,
+    ),
+    # OpenAI's GPT-2.
+    _family(
+        "gpt-2 phi-2 jina-es jina-de jina-v2-es jina-v2-de gigachat a.x-4.0 mellum exaone4 jais",
+        p.GPT2,
+        clean_spaces=True,
+    ),
+    _family("jina-v1-en jina-v2-code roberta-bpe", p.GPT2, add_sep=True, clean_spaces=True),
+    _family("mpt olmo modern-bert", p.GPT2, normalizer="NFC", clean_spaces=True),
+    _family("trillion granite-docling", p.GPT2),
+    # The same after single digits.
+    _family("smollm", *_DIGITS_GPT2),
+    _family("command-r", *_DIGITS_GPT2, normalizer="NFC"),
+    _family(
+        "starcoder refact codeshell exaone minerva-7b mellum2", *_DIGITS_GPT2, clean_spaces=True
+    ),
+    _family("falcon", p.FALCON_MARKS, p.GPT2, p.THREE_ASCII_DIGITS, clean_spaces=True),
+    _family("chameleon", *p.CHAMELEON, add_bos=True),
+    # BLOOM.
+    _family("bloom gpt3-finnish", p.BLOOM, clean_spaces=True),
+    _family("poro-chat", p.BLOOM),
+    _family("viking", p.BLOOM, p.DIGIT),
+    # OpenAI's cl100k, numbers in groups of three.
+    _family(
+        "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano",
+        p.LLAMA3,
+        ignore_merges=True,
+        add_bos=True,
+        clean_spaces=True,
+    ),
+    _family("dbrx smaug-bpe glm4 chatglm-bpe", p.LLAMA3, clean_spaces=True),
+    _family("minicpm5", p.UP_TO_3_DIGITS, p.MINICPM5, ignore_merges=True, clean_spaces=True),
+    _family("jais-2", p.JAIS2, clean_spaces=True),
+    _family("superbpe", r"\p{N}+", grouping=Grouping(r"\p{N}++")),
+    # The same with single digits: Qwen.
+    _family("qwen2 deepseek-r1-qwen f2llmv2", p.QWEN2, normalizer="NFC"),
+    _family("qwen35", p.QWEN35, normalizer="NFC"),
+    _family("kormo hunyuan solar-open grok-2", p.QWEN2),
+    _family("megrez stablelm2", p.QWEN2, clean_spaces=True),
+    _family("bailingmoe bailingmoe2 llada-moe", p.BAILING),
+    _family("seed-coder", p.SEED_CODER),
+    _family("exaone-moe", p.EXAONE_MOE, clean_spaces=True),
+    # OpenAI's o200k, and Mistral's Tekken.
+    _family("gpt-4o llama4 kanana2 talkie minimax-m2", p.O200K),
+    _family("granite-embed-multi-97m", p.O200K, ignore_merges=True),
+    _family("tekken", p.TEKKEN, ignore_merges=True, add_bos=True),
+    _family("kimi-k2", p.KIMI),
+    _family("youtu", p.YOUTU_SCRIPTS, p.YOUTU, ignore_merges=True),
+    _family(
+        "tiny_aya cohere2moe",
+        p.O200K,
+        grouping=Grouping(r"(?<!\d)\d++\b"),
+        normalizer="NFC",
+    ),
+    # DeepSeek.
+    _family(
+        "deepseek-llm",
+        *(p.LINE_BREAK, p.DEEPSEEK_LETTERS, p.DEEPSEEK_MARKS, p.DEEPSEEK_END, p.DEEPSEEK_OTHER),
+        r"\p{N}+",
+    ),
+    _family(
+        "deepseek-coder",
+        *(p.LINE_BREAK, r"\s?\p{L}+", r"\s?\p{P}+", p.DEEPSEEK_OTHER, p.DIGIT),
+    ),
+    _family("deepseek-v3 hunyuan-dense joyai-llm", *_DEEPSEEK_V3),
+    _family("afmoe", p.AFMOE_SCRIPTS, p.DEEPSEEK3, grouping=Grouping(r"\p{N}++", r".+")),
+    # Vocabularies over characters, like those of SentencePiece.
+    _family("gemma4", p.LINES, spaced=True, add_bos=True, clean_spaces=True),
+    _family("granite-embed-multi-311m", p.LINES, spaced=True, add_bos=True, clean_spaces=True),
+    _family("sarvam-moe", p.LINES, spaced=True),
+)
 
-_QWEN2 = _words(r"\p{L}", r"\p{N}", r"[^\s\p{L}\p{N}]")
-_QWEN35 = _words(r"[\p{L}\p{M}]", r"\p{N}", r"[^\s\p{L}\p{M}\p{N}]")
-_LLAMA3 = _words(r"\p{L}", r"\p{N}{1,3}", r"[^\s\p{L}\p{N}]")
-_DEFAULT = (r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")
+PRETOKENIZERS = {name: family for family in FAMILIES for name in family.names}
 
-_qwen2 = PreTokenizer((_QWEN2,), clean_spaces=False)
-_llama3 = PreTokenizer((_LLAMA3,), ignore_merges=True, add_bos=True)
-_gpt2 = PreTokenizer((_GPT2,))
-
-PRETOKENIZERS: dict[str, PreTokenizer] = {
-    "default": PreTokenizer(_DEFAULT),
-    "gpt-2": _gpt2,
-    "phi-2": _gpt2,
-    "jina-es": _gpt2,
-    "jina-de": _gpt2,
-    "jina-v2-es": _gpt2,
-    "jina-v2-de": _gpt2,
-    "gigachat": _gpt2,
-    "a.x-4.0": _gpt2,
-    "mellum": _gpt2,
-    "exaone4": _gpt2,
-    "modern-bert": _gpt2,
-    "llama3": _llama3,
-    "llama-v3": _llama3,
-    "llama-bpe": _llama3,
-    "falcon3": _llama3,
-    "falcon-h1": _llama3,
-    "pixtral": _llama3,
-    "midm-2.0": _llama3,
-    "lfm2": _llama3,
-    "qwen2": _qwen2,
-    "deepseek-r1-qwen": _qwen2,
-    "kormo": _qwen2,
-    "f2llmv2": _qwen2,
-    "megrez": PreTokenizer((_QWEN2,)),
-    "qwen35": PreTokenizer((_QWEN35,), clean_spaces=False),
-}
+# Names in use for which there is no implementation, and why.
+REFUSED = {"whitespace": "it drops white space, which no model that generates can do without"}
 
 
 def find_pretokenizer(name: str, source: str) -> PreTokenizer:
     """The pre-tokenizer called `name`. Raises TokenizerError, listing the known ones."""
     found = PRETOKENIZERS.get(name)
-    if found is None:
-        raise TokenizerError(
-            f"{source}: tokenizer.ggml.pre: unknown pre-tokenizer {name!r}; known are "
-            f"{', '.join(sorted(PRETOKENIZERS))}; convert the model again if one of them fits"
-        )
-    return found
+    if found is not None:
+        return found
+    key = f"{source}: tokenizer.ggml.pre"
+    if name in REFUSED:
+        raise TokenizerError(f"{key}: pre-tokenizer {name!r} is not supported: {REFUSED[name]}")
+    raise TokenizerError(
+        f"{key}: unknown pre-tokenizer {name!r}; known are {', '.join(sorted(PRETOKENIZERS))}; "
+        "convert the model again if one of them fits"
+    )

@@ -11,9 +11,8 @@ from sentencepiece import SentencePieceProcessor
 from ...graph.errors import TokenizerError
 from .base import Tokenizer
 from .special import Defaults, read_specials, strip_sides
-from .vocab import Metadata, TokenType, Vocab, read_vocab, warn
+from .vocab import SPACE, Metadata, TokenType, Vocab, read_vocab, warn
 
-_SPACE = "\u2581"
 _DEFAULTS = Defaults(
     ids=(("bos", 1), ("eos", 2), ("unknown", 0)), add_bos=True, add_space_prefix=True
 )
@@ -40,7 +39,7 @@ class SpmTokenizer(Tokenizer):
         return [i for i in ids if i < self.n_vocab] if self.unk_id is None else ids
 
     def _decode_normal(self, text: str) -> bytes:
-        return text.replace(_SPACE, " ").encode()
+        return text.replace(SPACE, " ").encode()
 
 
 def _model_proto(vocab: Vocab, unk_id: int | None) -> bytes:

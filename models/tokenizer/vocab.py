@@ -14,6 +14,8 @@ from ...graph.errors import TokenizerError
 
 Metadata = Mapping[str, object]
 
+# What stands for a space in vocabularies over characters.
+SPACE = "\u2581"
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 

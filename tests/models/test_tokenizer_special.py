@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from riverrun.graph.errors import RequestError
-from riverrun.models.tokenizer import TokenType, load_tokenizer
+from riverrun.models.tokenizer import load_tokenizer
 from riverrun.models.tokenizer.partition import Partition
-from tokenizer_samples import CONTROL, NORMAL, UNKNOWN, USER, bpe_metadata, spm_metadata
+from tokenizer_samples import CONTROL, NORMAL, UNKNOWN, UNUSED, USER, bpe_metadata, spm_metadata
 
 CHAT = (("<|im_start|>", CONTROL), ("<|im_end|>", CONTROL), ("<think>", USER), ("<pad?>", UNKNOWN))
 
@@ -135,18 +135,91 @@ def test_space_prefix_ids() -> None:
     assert plain.encode(" hello") == [1, hello]
 
 
+ENDING = (
+    *("<|im_end|>", "<|endoftext|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>", "</s>"),
+    *(
+        "<|eom_id|>",
+        "<eos>",
+        "<end_of_turn>",
+        "[EOT]",
+        "[EOS]",
+        "<|eot_id|>",
+        "<｜end▁of▁sentence｜>",
+    ),
+)
+
+
+def ends_of(specials: tuple[tuple[str, int], ...], **keys: object) -> set[str]:
+    tokenizer = load_tokenizer(bpe_metadata(specials=specials, **keys), "m")
+    kinds = [tokenizer.token_type(262 + i) for i in range(len(specials))]
+    assert kinds == [kind for _, kind in specials]
+    return {tokenizer.token_text(token) for token in tokenizer.eog_ids}
+
+
 def test_ends_of_generation() -> None:
-    specials = (
-        *(("<|im_end|>", CONTROL), ("<|endoftext|>", NORMAL), ("<|fim_pad|>", NORMAL)),
-        *(("<|repo_name|>", USER), ("<|file_sep|>", CONTROL), ("<|fim_prefix|>", NORMAL)),
-        *(("<x>", CONTROL), ("<stop>", CONTROL), ("<|eom_id|>", NORMAL)),
-    )
-    tokenizer = load_tokenizer(bpe_metadata(specials=specials, eos_token_id=262 + 7), "m")
-    texts = {tokenizer.token_text(token) for token in tokenizer.eog_ids}
-    assert texts == {text for text, _ in specials} - {"<|fim_prefix|>", "<x>"}
-    assert tokenizer.eot_id == tokenizer.token_id("<|im_end|>")
-    assert all(tokenizer.token_type(t) == TokenType.CONTROL for t in tokenizer.eog_ids)
-    assert tokenizer.decode(list(tokenizer.eog_ids)) == ""
+    others = (("<|fim_prefix|>", CONTROL), ("<x>", CONTROL), ("<stop>", CONTROL))
+    specials = (*((text, CONTROL) for text in ENDING), *others)
+    assert ends_of(specials) == {*ENDING}
+    assert ends_of(specials, eos_token_id=262 + len(specials) - 1) == {*ENDING, "<stop>"}
+
+
+@pytest.mark.parametrize("text", ENDING)
+@pytest.mark.parametrize("kind", [NORMAL, USER, UNKNOWN, UNUSED])
+def test_text_that_looks_like_an_end_is_text(text: str, kind: int) -> None:
+    specials = ((text, kind), ("<stop>", CONTROL))
+    assert ends_of(specials) == set()
+    assert ends_of(specials, eos_token_id=263) == {"<stop>"}
+    tokenizer = load_tokenizer(bpe_metadata(specials=specials, eos_token_id=263), "m")
+    assert tokenizer.eot_id is None
+    if kind != UNKNOWN:
+        assert tokenizer.decode([262]) == text
+    assert ends_of(specials, eot_token_id=262) == {text}
+
+
+def test_html_of_a_sentencepiece_vocabulary() -> None:
+    metadata = spm_metadata(specials=(("<eos>", CONTROL), ("<s>x", USER)))
+    tokens, types = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]
+    types[2] = USER
+    metadata["tokenizer.ggml.eos_token_id"] = tokens.index("<eos>")
+    tokenizer = load_tokenizer(metadata, "m")
+    assert tokenizer.eog_ids == {tokens.index("<eos>")}
+    ids = tokenizer.encode("a</s>a")
+    assert 2 in ids
+    assert tokenizer.decode(ids) == "a</s>a"
+
+
+def test_metadata_goes_before_names_that_are_spared() -> None:
+    specials = tuple((text, CONTROL) for text in ("<|end|>", "<|return|>", "<|call|>"))
+    assert ends_of(specials) == {"<|return|>", "<|call|>"}
+    assert ends_of(specials, eot_token_id=262) == {"<|end|>", "<|return|>", "<|call|>"}
+
+
+def test_older_keys_of_the_parts_of_a_file() -> None:
+    specials = (("<p>", CONTROL), ("<m>", CONTROL))
+    warned = pytest.warns(UserWarning, match="tokenizer.ggml.prefix_token_id is 999")
+    with warned:
+        load_tokenizer(bpe_metadata(specials=specials, prefix_token_id=999), "m")
+
+
+def test_both_ends_are_put_around_a_text() -> None:
+    specials = (("<b>", CONTROL), ("<e>", CONTROL), ("<sep>", CONTROL))
+    keys = {"bos_token_id": 262, "eos_token_id": 263, "seperator_token_id": 264}
+    for bos in (False, True):
+        for eos in (False, True):
+            metadata = bpe_metadata(
+                specials=specials, add_bos_token=bos, add_eos_token=eos, add_sep_token=True, **keys
+            )
+            tokenizer = load_tokenizer(metadata, "m")
+            assert tokenizer.encode("hello") == [262] * bos + [260] + [263] * eos
+            assert (tokenizer.sep_id, tokenizer.add_sep) == (264, True)
+    with pytest.warns(UserWarning, match="ends with the token"):
+        assert tokenizer.encode("hello<e>", parse_special=True) == [262, 260, 263, 263]
+
+
+def test_no_separator_is_added_where_there_is_none() -> None:
+    assert not load_tokenizer(bpe_metadata(pre="roberta-bpe"), "m").add_sep
+    with pytest.warns(UserWarning, match="should get a SEP token"):
+        assert not load_tokenizer(bpe_metadata(add_sep_token=True), "m").add_sep
 
 
 def test_eot_by_key_and_by_preference() -> None:

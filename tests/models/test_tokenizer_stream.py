@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from riverrun.models.tokenizer import Tokenizer, TokenType, load_tokenizer
 from riverrun.models.tokenizer.pretokenizers import PRETOKENIZERS
-from tokenizer_samples import CONTROL, UNUSED, USER, bpe_metadata, spm_metadata
+from tokenizer_samples import (
+    CONTROL,
+    UNUSED,
+    USER,
+    bpe_metadata,
+    spaced_metadata,
+    spm_metadata,
+)
 
 SPECIALS = (("<|im_end|>", CONTROL), ("<u>", USER), ("<unused7>", UNUSED))
 BPE = load_tokenizer(bpe_metadata(specials=SPECIALS, pre="qwen35"), "bpe")
@@ -26,10 +35,17 @@ def stream_text(tokenizer: Tokenizer, ids: list[int], **kind: bool) -> str:
     return "".join(stream.feed(token) for token in ids) + stream.finish()
 
 
+def normal(tokenizer: Tokenizer, text: str) -> str:
+    """What a text is encoded as."""
+    return unicodedata.normalize(tokenizer.normalizer, text) if tokenizer.normalizer else text
+
+
 def test_every_pretokenizer_builds_and_cuts_losslessly() -> None:
-    for name in PRETOKENIZERS:
+    for name, kind in PRETOKENIZERS.items():
+        if kind.spaced:
+            continue
         tokenizer = load_tokenizer(bpe_metadata(pre=name, add_bos_token=False), name)
-        assert tokenizer.decode(tokenizer.encode(SAMPLE)) == SAMPLE
+        assert tokenizer.decode(tokenizer.encode(SAMPLE)) == normal(tokenizer, SAMPLE)
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -38,6 +54,7 @@ def test_every_pretokenizer_builds_and_cuts_losslessly() -> None:
 def test_byte_level_round_trip(name: str, text: str) -> None:
     tokenizer = KINDS[name]
     ids = tokenizer.encode(text)
+    text = normal(tokenizer, text)
     assert tokenizer.decode(ids) == text
     assert stream_text(tokenizer, ids) == text
     assert b"".join(map(tokenizer.token_bytes, ids)) == text.encode()
@@ -126,3 +143,21 @@ def test_clean_up_on_request_only() -> None:
     assert messy.decode(ids, clean=True) == "a. a, a? a! it's they're"
     tidy = KINDS["qwen35"]
     assert tidy.decode(tidy.encode(text), clean=True) == text
+
+
+@pytest.mark.parametrize("pre", [name for name, kind in PRETOKENIZERS.items() if kind.spaced])
+def test_merges_over_characters(pre: str) -> None:
+    tokenizer = load_tokenizer(spaced_metadata(pre=pre), pre)
+    hello, spaced = (tokenizer.token_id(text) for text in ("hello", "▁hello"))
+    begins = [tokenizer.bos_id] * tokenizer.add_bos
+    assert tokenizer.encode("hello hello") == [*begins, hello, spaced]
+    assert tokenizer.encode("é", add_special=False) == [3 + byte for byte in "é".encode()]
+    assert tokenizer.decode(tokenizer.encode(SAMPLE)) == SAMPLE
+    whole = tokenizer.encode("<unk>hello</s>", add_special=False)
+    assert not {0, 1, 2} & set(whole)
+    assert tokenizer.decode(whole) == "<unk>hello</s>"
+
+
+def test_merges_over_characters_without_bytes() -> None:
+    tokenizer = load_tokenizer(spaced_metadata(with_bytes=False), "m")
+    assert tokenizer.encode("hello☃☃a", add_special=False)[1] == tokenizer.unk_id

@@ -16,8 +16,9 @@ CASES = {"qwen35": 50, "qwen2": 46, "llama-bpe": 46, "gpt-2": 46, "llama-spm": 4
 
 @cache
 def load(path: str) -> Tokenizer:
+    """As llama.cpp encodes, whose vectors these are."""
     with open_gguf(path) as file:
-        return load_tokenizer(file.metadata, path)
+        return load_tokenizer(file.metadata, path, normalize=False)
 
 
 @pytest.mark.parametrize("name", CASES)
