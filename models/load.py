@@ -65,10 +65,7 @@ def load_file(path: str | os.PathLike[str], draft_head: int = 0, load: str = "ma
     Raises GgufError for a damaged container, TokenizerError for a bad vocabulary, ModelError for
     anything else that keeps the model from running."""
     file = open_gguf(path, load)
-    cls = find_architecture(file)
-    tokenizer = load_tokenizer(file.metadata, str(file.path))
-    arch = cls(file, _vocabulary_size(file, tokenizer))
-    check_tensors(arch, file)
+    arch, tokenizer = read_model(file)
     weights = {
         name: HostTensor(TensorSpec(tensor.shape, tensor.dtype), tensor.data)
         for name, tensor in file.tensors.items()
@@ -77,6 +74,16 @@ def load_file(path: str | os.PathLike[str], draft_head: int = 0, load: str = "ma
         name = arch.draft_head_weight(weights.__contains__)
         weights[DRAFT_HEAD] = _first_rows(str(file.path), weights[name], draft_head)
     return ModelFile(Path(file.path), file, arch, tokenizer, weights)
+
+
+def read_model(file: GgufFile) -> tuple[Architecture, Tokenizer]:
+    """The architecture and the tokenizer of an open file, its tensor table checked against them;
+    no tensor's data is read. Raises ModelError for what keeps the model from running."""
+    cls = find_architecture(file)
+    tokenizer = load_tokenizer(file.metadata, str(file.path))
+    arch = cls(file, _vocabulary_size(file, tokenizer))
+    check_tensors(arch, file)
+    return arch, tokenizer
 
 
 def _first_rows(path: str, head: HostTensor, n: int) -> HostTensor:
@@ -89,8 +96,8 @@ def _first_rows(path: str, head: HostTensor, n: int) -> HostTensor:
 
 def _vocabulary_size(file: GgufFile, tokenizer: Tokenizer) -> int:
     """The rows of the embedding, which may be padded beyond the tokenizer's vocabulary."""
-    table = file.tensors.get("token_embd.weight")
-    if table is None or len(table.shape) != 2:
+    table = file.infos.get("token_embd.weight")
+    if table is None or len(table.shape) != 2 or not table.shape[0]:
         raise ModelError(f"{file.path}: tensor 'token_embd.weight' [n_vocab, n_embd] is missing")
     if table.shape[0] < tokenizer.n_vocab:
         raise ModelError(

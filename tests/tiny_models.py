@@ -20,7 +20,8 @@ SMALLEST = {"f32": 1, "f16": 1, "bf16": 1, "q8_0": 32}
 
 @dataclass(frozen=True)
 class Typed:
-    """A metadata value of a kind that its Python type does not tell ("i32", "u64", ...)."""
+    """A metadata value, or a list of them, of a kind that its Python type does not tell ("i32",
+    "u64", ...)."""
 
     kind: str
     value: object
@@ -80,7 +81,11 @@ def _add(writer: GGUFWriter, name: str, value: Any) -> None:
         kinds = {"f32": GGUFValueType.FLOAT32, "f64": GGUFValueType.FLOAT64}
         kinds |= {f"i{n}": GGUFValueType[f"INT{n}"] for n in (8, 16, 32, 64)}
         kinds |= {f"u{n}": GGUFValueType[f"UINT{n}"] for n in (8, 16, 32, 64)}
-        writer.add_key_value(name, value.value, kinds[value.kind])
+        if isinstance(value.value, list):
+            array = GGUFValueType.ARRAY
+            writer.add_key_value(name, value.value, array, sub_type=kinds[value.kind])
+        else:
+            writer.add_key_value(name, value.value, kinds[value.kind])
     elif isinstance(value, list):
         writer.add_array(name, value)
     else:
