@@ -20,7 +20,6 @@ from .hparams import Hparams, read_hparams
 from .memories import MemorySpec, Program
 from .step import Capacity, StepGraph, StepShape
 
-
 _BLOCK = re.compile(r"blk\.(\d{1,9})\.")
 
 

@@ -111,7 +111,7 @@ def read_positive(
     """A finite f32 above `above`. Raises ModelError for others."""
     value = file.get_f32(key, default)
     if not above < value < math.inf:
-        raise ModelError(f"{file.path}: {key} should be a number above {above:.3g}, got {value}")
+        raise ModelError(f"{file.path}: {key} should be a number above {above:g}, got {value}")
     return value
 
 
@@ -127,7 +127,12 @@ def read_count(
 def read_optional(file: GgufFile, key: str) -> float:
     """A finite f32 greater than 0 whose inverse is finite, too; 0 where the key is absent or 0,
     which both mean none."""
-    return read_positive(file, key, above=_TINY) if file.get_f32(key, 0.0) != 0 else 0.0
+    if file.get_f32(key, 0.0) == 0:
+        return 0.0
+    value = read_positive(file, key)
+    if value < _TINY:
+        raise ModelError(f"{file.path}: {key} should have a finite inverse, got {value}")
+    return value
 
 
 def _rope_scaling(file: GgufFile, arch: str) -> RopeScaling:

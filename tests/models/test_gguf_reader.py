@@ -202,7 +202,7 @@ def test_per_layer_takes_any_integers_that_hold_the_values(tmp_path: Path, kind:
         if most < 1 << 31:
             assert f.get_per_layer(key, 2)[1] == most
             continue
-        with pytest.raises(GgufError, match=rf"'{key}'.*in 0 \.\. 2147483647, got {most} for layer"):
+        with pytest.raises(GgufError, match=rf"'{key}'.*2147483647, got {most} for layer"):
             f.get_per_layer(key, 2)
     for key, value in (("less", "-1 for layer 1"), ("minus", "-2 for layer 0")):
         if kind[0] == "i":
