@@ -12,6 +12,7 @@ from ..graph import TensorSpec
 from ..graph.dtype import DType, dtype
 from ..graph.errors import DTypeError, GraphError, RequestError, Unsupported
 from ..graph.fields import check_fields, integer, limited, one_of, option
+from ..models.architecture import Architecture
 from ..models.memories import PAGE, Capacity, MemorySpec, Program
 from ..models.step import StepShape
 from .buckets import MAX_TOKENS
@@ -153,11 +154,8 @@ def plan_session(model: Model, options: SessionOptions) -> SessionPlan:
         known = ", ".join(model.source.arch.programs())
         raise RequestError(f"program should be one of {known}, got {options.program!r}")
     n_ctx = check_context(options.n_ctx, model.n_ctx_train)
-    plain = _plain_capacity(options, n_ctx)
-    _check_head_sizes(model, plain)
     on_host = model.backend.capabilities.on_host
-    demand = Demand(n_ctx, options.n_seqs, MAX_TOKENS, options.rollback, options.n_rs_seq, on_host)
-    choices = [_sized(found, plain) for found in _combinations(program, demand)]
+    choices = _choices(model.source.arch, program, options, n_ctx, on_host)
     refused: Unsupported | None = None
     for choice in _in_order(choices, options.budget):
         try:
@@ -181,6 +179,14 @@ def plan_session(model: Model, options: SessionOptions) -> SessionPlan:
     raise refused
 
 
+def session_bytes(arch: Architecture, options: SessionOptions) -> tuple[int, MemoryBytes]:
+    """Tokens of the longest sequence, and what a session would take, its states in host memory, of
+    a model that is not loaded. Raises and warns as `plan_session` does."""
+    n_ctx = check_context(options.n_ctx, arch.hp.n_ctx_train)
+    choices = _choices(arch, arch.programs()["trunk"], options, n_ctx, on_host=True)
+    return n_ctx, _in_order(choices, options.budget)[0].nbytes
+
+
 class _Choice(NamedTuple):
     """Layouts of all memories of a program, a session's capacity with them, and their bytes."""
 
@@ -192,6 +198,16 @@ class _Choice(NamedTuple):
     def name(self) -> str:
         """Of its strategy."""
         return next((x.strategy.name for x in self.layouts if x.strategy is not None), "")
+
+
+def _choices(
+    arch: Architecture, program: Program, options: SessionOptions, n_ctx: int, on_host: bool
+) -> list[_Choice]:
+    """What would do for a program's memories, sized, best first."""
+    plain = _plain_capacity(options, n_ctx)
+    _check_head_sizes(arch, plain)
+    demand = Demand(n_ctx, options.n_seqs, MAX_TOKENS, options.rollback, options.n_rs_seq, on_host)
+    return [_sized(found, plain) for found in _combinations(program, demand)]
 
 
 def _combinations(program: Program, demand: Demand) -> Iterator[tuple[Layout, ...]]:
@@ -270,8 +286,8 @@ def _cache_type(argument: str, name: str) -> DType:
     return dtype(name)
 
 
-def _check_head_sizes(model: Model, capacity: Capacity) -> None:
-    hp = model.source.arch.hp
+def _check_head_sizes(arch: Architecture, capacity: Capacity) -> None:
+    hp = arch.hp
     for argument, kind, size in (
         ("cache_type_k", capacity.k_dtype, hp.head_dim_k),
         ("cache_type_v", capacity.v_dtype, hp.head_dim_v),
