@@ -76,7 +76,7 @@ def test_memory_is_known_before_the_weights_are_there(tmp_path: Path) -> None:
         whole.n_bytes,
         end - start,
     )
-    assert not cut.supported and f"the file lacks its last {end - start} bytes" in str(cut.why)
+    assert not cut.supported and f"lacks its last {end - start} bytes" in str(cut.why)
     path.write_bytes(raw[: end - 1])
     assert rr.inspect(path).missing_bytes == 1
     path.write_bytes(raw[:end])

@@ -9,6 +9,8 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import gguf
+import numpy as np
 import pytest
 from gguf_bytes import Image, array, info, scalar, small, string
 from paths import DEMO
@@ -88,6 +90,18 @@ def test_byte_swapped_header(tmp_path: Path) -> None:
     refuse(path, "byte order", "0x03000000")
     path.write_bytes(b"FUGG" + struct.pack(">Iqq", 3, 1, 1))
     refuse(path, "byte order")
+
+
+def test_a_file_written_for_big_endian_hosts(tmp_path: Path) -> None:
+    path = tmp_path / "be.gguf"
+    writer = gguf.GGUFWriter(path, "llama", endianess=gguf.GGUFEndian.BIG)
+    writer.add_uint32("llama.block_count", 1)
+    writer.add_tensor("t", np.arange(8, dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    refuse(path, "byte order (big-endian)", "convert it to little-endian")
 
 
 @pytest.mark.parametrize("count", [-1, -HUGE, 1, 2, 1 << 40, HUGE - 1])

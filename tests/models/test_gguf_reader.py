@@ -127,6 +127,15 @@ def test_file_without_tensors_needs_no_padding(tmp_path: Path) -> None:
     assert f.metadata["x"] == 1 and len(f.tensors) == 0
 
 
+@pytest.mark.parametrize("version", [2, 3])
+def test_both_versions_are_read_alike(tmp_path: Path, version: int) -> None:
+    image = small()
+    image.version = version
+    path = image.write(tmp_path / "v.gguf")
+    check_equal_to_package(path)
+    assert len(open_gguf(path).metadata) == 24
+
+
 def test_typed_getters(sound: GgufFile) -> None:
     assert sound.get_u32("a.u32") == 7 and sound.get_f32("a.f32") == 7.0
     assert sound.get_bool("a.flag") is True and sound.get_str("general.architecture") == "llama"
