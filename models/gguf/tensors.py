@@ -186,6 +186,6 @@ def _unknown_type(cursor: Cursor, row: TensorInfo) -> str:
 def _cut(cursor: Cursor, row: TensorInfo, missing: int) -> str:
     return (
         f"{cursor.path}: tensor {show(row.name)}: data must lie within the file, got a file of "
-        f"{cursor.size} bytes and data that ends at byte {row.start + row.nbytes}; it is truncated and "
-        f"lacks its last {missing} bytes: fetch it again"
+        f"{cursor.size} bytes and data that ends at byte {row.start + row.nbytes}; it is truncated "
+        f"and lacks its last {missing} bytes: fetch it again"
     )
