@@ -35,7 +35,7 @@ MOST_BYTES = 50 << 20
 MOST_SECONDS = 20.0
 # What a refusal may name: a part of the file, a key, a tensor, or the tensors as a whole.
 FIELD = re.compile(
-    r": (header|metadata|tensor table|(key|tensor) (\d+ of \d+|')|tensors do not match|architecture"
+    r": (header|metadata|tensor table|(key|tensor) (\d+ of \d+|['\"])|tensors do not match|architecture"
     r"|tensor 'token_embd|'token_embd|(general|tokenizer|llama|qwen35|gemma3)\.\w)"
 )
 

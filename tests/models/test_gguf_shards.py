@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import gguf
+import numpy as np
 import pytest
 from gguf_bytes import Image, info, scalar
 from riverrun.graph.errors import GgufError
+from riverrun.models import load_file
 from riverrun.models.gguf import open_gguf
+from tiny_models import VARIANTS
 
 
 def shard(no: int, count: int, names: str, total: int | None = 3) -> Image:
@@ -143,3 +147,27 @@ def test_a_set_of_which_shards_are_cut_counts_what_they_lack(tmp_path: Path) -> 
     assert (f.missing_bytes, list(f.infos)) == (41, ["b", "a", "c"])
     with pytest.raises(GgufError, match="lacks its last 40 bytes"):
         _ = f.tensors
+
+
+def test_a_model_that_the_gguf_package_split(tmp_path: Path) -> None:
+    """Loads from any of its files, and is the same model."""
+    whole = VARIANTS["llama"]()
+    one = load_file(whole.write(tmp_path / "one.gguf"))
+    read = gguf.GGUFReader(one.path)
+    writer = gguf.GGUFWriter(tmp_path / "many.gguf", "llama", split_max_tensors=9)
+    for name, value in whole.keys.items():
+        add = writer.add_float32 if isinstance(value, float) else writer.add_uint32
+        add(f"llama.{name}", value)
+    writer.add_tokenizer_model("none")
+    for t in read.tensors:
+        writer.add_tensor(t.name, np.array(t.data), raw_dtype=t.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    paths = sorted(tmp_path.glob("many-*"))
+    assert len(paths) == 3
+    for path in paths:
+        found = load_file(path)
+        assert found.path == paths[0] and found.fingerprint == one.fingerprint
+        assert all(np.array_equal(found.weights[n].raw, w.raw) for n, w in one.weights.items())
