@@ -10,6 +10,7 @@ from typing import Any
 import gguf
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFValueType, GGUFWriter
+from tokenizer_samples import spm_metadata
 
 N_VOCAB, N_EMBD, N_FF = 288, 64, 96
 WINDOW = 8
@@ -33,7 +34,8 @@ class TinyModel:
 
     keys: names without the architecture's prefix; int is written as u32, float as f32, lists as
     i32, bool or f32 arrays. tensors: f32, numpy shapes; matrices are stored as `kind`. vocab:
-    "none", or "gpt2" for the 256 byte tokens, an end token and fillers. extra: more bare keys."""
+    "none", "gpt2" for the 256 byte tokens, an end token and fillers, or "llama" for SPM pieces.
+    extra: more bare keys."""
 
     arch: str
     keys: dict[str, Any]
@@ -117,9 +119,16 @@ def _gpt2() -> dict[str, Any]:
     }
 
 
+def _spm() -> dict[str, Any]:
+    """Pieces with scores: three control tokens, 256 bytes, letters, two words."""
+    found = spm_metadata(("▁a", "he"), bos_token_id=1, eos_token_id=2, unknown_token_id=0)
+    return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in found.items()}
+
+
 VOCABULARIES: dict[str, Callable[[], dict[str, Any]]] = {
     "none": lambda: {"tokenizer.ggml.model": "none"},
     "gpt2": _gpt2,
+    "llama": _spm,
 }
 
 
