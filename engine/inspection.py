@@ -13,7 +13,7 @@ from ..models.architecture import Architecture
 from ..models.gguf import GgufFile, Metadata, TensorInfo, open_gguf
 from ..models.load import read_model
 from .memory import MemoryBytes
-from .session_plan import SessionOptions, session_bytes
+from .session_plan import SessionOptions, mib, session_bytes
 
 TEMPLATE = "tokenizer.chat_template"
 
@@ -36,7 +36,7 @@ class Vocabulary:
     n_tokens: int | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Inspection:
     """A model file without its weights. What it does not say is None.
 
@@ -58,6 +58,10 @@ class Inspection:
     n_ctx: int | None
     memory: MemoryBytes | None
     missing_bytes: int
+
+    def __repr__(self) -> str:
+        where = "supported" if self.supported else f"not supported: {self.why}"
+        return f"<Inspection {self.path.name}, {self.architecture}, {mib(self.n_bytes)}, {where}>"
 
     @property
     def supported(self) -> bool:

@@ -31,6 +31,7 @@ def written(variant: str, folder: Path, **changes: Any) -> Path:
 def test_facts_of_the_demo() -> None:
     found, theirs = rr.inspect(DEMO).as_dict(), gguf.GGUFReader(DEMO)
     assert list(found) == KEYS.split()
+    assert repr(rr.inspect(DEMO)) == f"<Inspection {DEMO.name}, qwen35, 13.1 MiB, supported>"
     assert (found["supported"], found["why"], found["missing_bytes"]) == (True, None, 0)
     assert found["architecture"] == "qwen35" and found["chat_template"] is True
     for name, key in (("name", "general.name"), ("context_length", "qwen35.context_length")):
