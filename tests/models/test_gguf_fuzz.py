@@ -41,6 +41,10 @@ FIELD = re.compile(
 )
 
 
+STATM = Path("/proc/self/statm")
+NEEDS_PROC = pytest.mark.skipif(not STATM.exists(), reason="no /proc that tells address space")
+
+
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("fuzz") / "f.gguf"
@@ -49,7 +53,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextmanager
 def bounded(extra: int = MOST_BYTES) -> Iterator[None]:
     """Within, address space may grow by `extra` bytes, and an endless loop is broken off."""
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    pages = int(STATM.read_text().split()[0])
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     most = pages * resource.getpagesize() + extra
     before = signal.signal(signal.SIGPROF, _too_long)
@@ -170,11 +174,10 @@ def examine(path: Path, run: bool) -> bool:
 CHUNKS = [pytest.param(at, marks=pytest.mark.full if at >= SHORT else ()) for at in range(LONG)]
 
 
+@NEEDS_PROC
 @pytest.mark.parametrize("chunk", CHUNKS)
 @pytest.mark.parametrize("variant", MODELS)
-def test_mutants(
-    variant: str, chunk: int, path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_mutants(variant: str, chunk: int, path: Path) -> None:
     """Of models, made field by field: values, kinds, counts, rows, shapes, offsets, weights."""
     parts, raw = sound(variant, path.parent)
     loaded = 0
@@ -193,7 +196,8 @@ def test_mutants(
     assert CHUNK // 8 < loaded < CHUNK // 2, "mutants should be of both kinds"
 
 
-def test_bounds_hold(path: Path) -> None:
+@NEEDS_PROC
+def test_bounds_hold() -> None:
     with bounded(), pytest.raises(MemoryError):
         bytearray(MOST_BYTES + (1 << 20))
     with pytest.raises(RuntimeError, match="of work"):
