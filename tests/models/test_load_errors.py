@@ -71,13 +71,21 @@ VALUES: list[tuple[str, str, Any, str]] = [
     ("llama", "attention.value_length", 0, "1 to 4096, got 0"),
     ("qwen35", EPS, 0.0, "above 0, got 0.0"),
     ("gemma3", EPS, NAN, "above 0, got nan"),
+    ("llama", "attention.sliding_window", 1 << 31, "0 to 2147483647, got 2147483648"),
     ("gemma3", "attention.sliding_window", 0, "1 to 2147483647, got 0"),
     ("gemma3", "attention.sliding_window", 1 << 31, "got 2147483648"),
     *(("qwen35moe", f"expert_{k}", 0, "got 0") for k in ("count", "used_count")),
     *(("qwen35moe", f"expert_{k}feed_forward_length", 0, "got 0") for k in ("", "shared_")),
     *(("qwen35moe", "expert_weights_scale", v, f"got {v}") for v in (-1.0, NAN, INF)),
     *(("llama", "rope.freq_base", v, f"above 1, got {v}") for v in (0.0, 1.0, -5.0, NAN, INF)),
-    ("llama", "expert_count", 8, "0 (dense), got 8"),
+    ("llama", "expert_count", 2000, "1 to 1024, got 2000"),
+    ("qwen35moe", "expert_gating_func", 3, "1 (softmax) or 2 (sigmoid), got 3"),
+    *(("llama,yarn", f"{SCALING}.yarn_ext_factor", v, f"0 to 1, got {v}") for v in (-1.0, NAN)),
+    *(
+        ("llama,yarn", f"{SCALING}.yarn_{name}", v, f"above 0, got {v}")
+        for name in ("attn_factor", "log_multiplier", "beta_fast", "beta_slow")
+        for v in (-1.0, INF)
+    ),
     ("llama", f"{SCALING}.type", "longrope", "none, linear or yarn, got 'longrope'"),
     *(("llama", f"{SCALING}.factor", v, f"above 0, got {v}") for v in (-2.0, NAN, INF)),
     ("llama", f"{SCALING}.factor", 2.0**-140, "finite inverse, got 7.17"),
