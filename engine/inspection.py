@@ -13,7 +13,8 @@ from ..models.architecture import Architecture
 from ..models.gguf import GgufFile, Metadata, TensorInfo, open_gguf
 from ..models.load import read_model
 from .memory import MemoryBytes
-from .session_plan import SessionOptions, mib, session_bytes
+from .session_options import SessionOptions
+from .session_plan import mib, session_bytes
 
 TEMPLATE = "tokenizer.chat_template"
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from ..engine.session_plan import SessionOptions, mib
+from ..engine.session_options import SessionOptions
+from ..engine.session_plan import mib
 from ..graph.errors import GgufError, RequestError
 from .messages import printable
 from .options import Json
