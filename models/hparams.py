@@ -151,6 +151,8 @@ def _rope_scaling(file: GgufFile, arch: str) -> RopeScaling:
         return RopeScaling(attn_factor=attn_factor)
     if kind == "linear":
         return RopeScaling(freq_scale=1.0 / factor, attn_factor=attn_factor)
+    # 1 + 0.1 ln(factor), by which op `rope` multiplies, is positive from e**-10 on.
+    _in_range(file, f"{prefix}.factor", factor, 1e-3, 1e6)
     key = f"{prefix}.original_context_length"
     n_ctx_orig = file.get_u32(key, file.get_u32(f"{arch}.context_length"))
     _in_range(file, key, n_ctx_orig, 1, (1 << 32) - 1)
@@ -183,6 +185,6 @@ def _yarn_magnitude(file: GgufFile, prefix: str, factor: float, ext_factor: floa
     return paper / divided / usual
 
 
-def _in_range(file: GgufFile, key: str, value: float, low: int, high: int) -> None:
+def _in_range(file: GgufFile, key: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:
         raise ModelError(f"{file.path}: {key} should be {low} to {high}, got {value}")

@@ -89,6 +89,7 @@ VALUES: list[tuple[str, str, Any, str]] = [
     ("llama", f"{SCALING}.type", "longrope", "none, linear or yarn, got 'longrope'"),
     *(("llama", f"{SCALING}.factor", v, f"above 0, got {v}") for v in (-2.0, NAN, INF)),
     ("llama", f"{SCALING}.factor", 2.0**-140, "finite inverse, got 7.17"),
+    *(("llama,yarn", f"{SCALING}.factor", v, "0.001 to 1000000.0, got") for v in (1e-30, 1e30)),
     ("llama", "rope.scale_linear", -1.0, "above 0, got -1.0"),
     *(("llama,yarn", f"{SCALING}.attn_factor", v, f"above 0, got {v}") for v in (0.0, NAN, INF)),
     ("llama,yarn", f"{SCALING}.original_context_length", 0, "got 0"),
