@@ -2,6 +2,7 @@
 
 from .engine import Engine, Event
 from .generate import Generation
+from .inspection import Inspection, inspect
 from .model import Model, load
 from .request import Request, Result
 from .rows import Pass
@@ -12,6 +13,7 @@ __all__ = [
     "Engine",
     "Event",
     "Generation",
+    "Inspection",
     "Model",
     "Pass",
     "Request",
@@ -19,5 +21,6 @@ __all__ = [
     "Sampler",
     "SamplerParams",
     "Session",
+    "inspect",
     "load",
 ]

@@ -24,7 +24,8 @@ from .plan_cache import PlanCache
 from .request import Result
 from .sampler import Sampling
 from .session import Session
-from .session_plan import SessionOptions, SessionPlan, plan_session
+from .session_options import SessionOptions
+from .session_plan import SessionPlan, plan_session
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -13,7 +13,8 @@ from .guard import Call, Guard
 from .memory import HybridMemory
 from .rows import Pass
 from .sequences import Sequences
-from .session_plan import SessionOptions, SessionPlan, plan_session
+from .session_options import SessionOptions
+from .session_plan import SessionPlan, plan_session
 
 if TYPE_CHECKING:
     from .model import Model

@@ -9,97 +9,20 @@ from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..graph import TensorSpec
-from ..graph.dtype import DType, dtype
 from ..graph.errors import DTypeError, GraphError, RequestError, Unsupported
-from ..graph.fields import check_fields, integer, limited, one_of, option
+from ..models.architecture import Architecture
 from ..models.memories import PAGE, Capacity, MemorySpec, Program
 from ..models.step import StepShape
 from .buckets import MAX_TOKENS
-from .memory import (
-    ROLLBACKS,
-    Demand,
-    Layout,
-    MemoryBytes,
-    RecurrentMemory,
-    check_rollback,
-    layouts,
-)
+from .memory import Demand, Layout, MemoryBytes, RecurrentMemory, layouts
+from .session_options import SessionOptions, cache_type
 
 if TYPE_CHECKING:
     from .model import Model
 
-CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
 # Host memory for states along prompts unless asked for: this or, if more, room for so many of each
 # sequence, so that one before the prompt's end is always among them.
 KEPT_BYTES, KEPT_STATES = 256 << 20, 2
-# The most that a caller may ask for: bytes of what it takes then still fit into 64 bits.
-MOST_CONTEXT = 1 << 44
-MOST_SEQUENCES = 1 << 16
-MOST_ROLLBACK = 1 << 20
-MOST_BYTES = 1 << 62
-
-
-@dataclass(frozen=True)
-class SessionOptions:
-    """n_ctx: tokens of the longest sequence, None for the model's own up to 4096; n_seqs:
-    sequences; cache_type_k, cache_type_v: element types of attention memory (f32, f16, bf16, q8_0,
-    q4_0); rollback: how recurrent state forgets tokens (memory/rollback.py); n_rs_seq: the most
-    tokens that it can forget, 0 for none, with rollback="snapshots" committed ones, too; program:
-    "trunk", or "mtp" for the block that predicts further tokens; draft_head: logits of the draft
-    head's tokens only; cache_bytes: host memory for states to which prompts may go back, 0 for
-    none, None for 256 MiB or, if more, two states of each sequence; budget: bytes that
-    rollback=auto may spend, a quarter of it on replay's log."""
-
-    n_ctx: int | None = option(
-        None,
-        "-c",
-        "--ctx-size",
-        metavar="CTX",
-        help="Context size in tokens.",
-        shown="the model's own, up to 4096",
-        check=integer(1, MOST_CONTEXT, "1 or more tokens"),
-    )
-    n_seqs: int = limited(1, integer(1, MOST_SEQUENCES))
-    cache_type_k: str = option(
-        "f16",
-        "--cache-type-k",
-        metavar="T",
-        help="Element type of cached keys.",
-        check=one_of(CACHE_TYPES),
-    )
-    cache_type_v: str = option(
-        "f16",
-        "--cache-type-v",
-        metavar="T",
-        help="Element type of cached values.",
-        check=one_of(CACHE_TYPES),
-    )
-    rollback: str = option(
-        "auto",
-        "--rollback",
-        metavar="KIND",
-        help=f"How recurrent state forgets drafts: {', '.join(ROLLBACKS[:-1])}.",
-        check=one_of(ROLLBACKS),
-    )
-    n_rs_seq: int = option(
-        0,
-        "--n-rs-seq",
-        metavar="N",
-        help="Most tokens that recurrent state can forget.",
-        absent=None,
-        shown="the longest draft",
-        check=integer(0, MOST_ROLLBACK),
-    )
-    program: str = "trunk"
-    draft_head: bool = False
-    cache_bytes: int | None = limited(None, integer(0, MOST_BYTES))
-    budget: int = limited(1 << 30, integer(0, MOST_BYTES))
-
-    def __post_init__(self) -> None:
-        check_rollback(self.rollback)
-        for name in ("cache_type_k", "cache_type_v"):
-            _cache_type(name, getattr(self, name))
-        check_fields(self)
 
 
 @dataclass(frozen=True)
@@ -153,11 +76,8 @@ def plan_session(model: Model, options: SessionOptions) -> SessionPlan:
         known = ", ".join(model.source.arch.programs())
         raise RequestError(f"program should be one of {known}, got {options.program!r}")
     n_ctx = check_context(options.n_ctx, model.n_ctx_train)
-    plain = _plain_capacity(options, n_ctx)
-    _check_head_sizes(model, plain)
     on_host = model.backend.capabilities.on_host
-    demand = Demand(n_ctx, options.n_seqs, MAX_TOKENS, options.rollback, options.n_rs_seq, on_host)
-    choices = [_sized(found, plain) for found in _combinations(program, demand)]
+    choices = _choices(model.source.arch, program, options, n_ctx, on_host)
     refused: Unsupported | None = None
     for choice in _in_order(choices, options.budget):
         try:
@@ -181,6 +101,14 @@ def plan_session(model: Model, options: SessionOptions) -> SessionPlan:
     raise refused
 
 
+def session_bytes(arch: Architecture, options: SessionOptions) -> tuple[int, MemoryBytes]:
+    """Tokens of the longest sequence, and what a session would take, its states in host memory, of
+    a model that is not loaded. Raises and warns as `plan_session` does."""
+    n_ctx = check_context(options.n_ctx, arch.hp.n_ctx_train)
+    choices = _choices(arch, arch.programs()["trunk"], options, n_ctx, on_host=True)
+    return n_ctx, _in_order(choices, options.budget)[0].nbytes
+
+
 class _Choice(NamedTuple):
     """Layouts of all memories of a program, a session's capacity with them, and their bytes."""
 
@@ -192,6 +120,16 @@ class _Choice(NamedTuple):
     def name(self) -> str:
         """Of its strategy."""
         return next((x.strategy.name for x in self.layouts if x.strategy is not None), "")
+
+
+def _choices(
+    arch: Architecture, program: Program, options: SessionOptions, n_ctx: int, on_host: bool
+) -> list[_Choice]:
+    """What would do for a program's memories, sized, best first."""
+    plain = _plain_capacity(options, n_ctx)
+    _check_head_sizes(arch, plain)
+    demand = Demand(n_ctx, options.n_seqs, MAX_TOKENS, options.rollback, options.n_rs_seq, on_host)
+    return [_sized(found, plain) for found in _combinations(program, demand)]
 
 
 def _combinations(program: Program, demand: Demand) -> Iterator[tuple[Layout, ...]]:
@@ -239,8 +177,8 @@ def _plain_capacity(options: SessionOptions, n_ctx: int) -> Capacity:
         n_pages=pages * options.n_seqs,
         pages_per_seq=pages,
         rows=options.n_seqs,
-        k_dtype=_cache_type("cache_type_k", options.cache_type_k),
-        v_dtype=_cache_type("cache_type_v", options.cache_type_v),
+        k_dtype=cache_type("cache_type_k", options.cache_type_k),
+        v_dtype=cache_type("cache_type_v", options.cache_type_v),
     )
 
 
@@ -264,14 +202,8 @@ def check_context(n_ctx: int | None, n_ctx_train: int) -> int:
     return n_ctx
 
 
-def _cache_type(argument: str, name: str) -> DType:
-    if name not in CACHE_TYPES:
-        raise DTypeError(f"{argument} should be one of {', '.join(CACHE_TYPES)}, got {name!r}")
-    return dtype(name)
-
-
-def _check_head_sizes(model: Model, capacity: Capacity) -> None:
-    hp = model.source.arch.hp
+def _check_head_sizes(arch: Architecture, capacity: Capacity) -> None:
+    hp = arch.hp
     for argument, kind, size in (
         ("cache_type_k", capacity.k_dtype, hp.head_dim_k),
         ("cache_type_v", capacity.v_dtype, hp.head_dim_v),

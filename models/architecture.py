@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
@@ -18,6 +19,8 @@ from .gguf import GgufFile
 from .hparams import Hparams, read_hparams
 from .memories import MemorySpec, Program
 from .step import Capacity, StepGraph, StepShape
+
+_BLOCK = re.compile(r"blk\.(\d{1,9})\.")
 
 
 @dataclass(frozen=True)
@@ -190,9 +193,9 @@ def find_architecture(file: GgufFile) -> type[Architecture]:
 
 def check_tensors(arch: Architecture, file: GgufFile) -> None:
     """Raise one ModelError that lists every missing, unexpected and misshapen tensor, and those
-    of a type that no op reads."""
+    of a type that no op reads; and the key that counts the blocks which are one too many."""
     wants = {w.name: w for w in arch.wants()}
-    have = file.tensors
+    have = file.infos
     missing = [w.name for w in wants.values() if not w.optional and w.name not in have]
     unknown = [name for name in have if name not in wants]
     wrong = [
@@ -201,18 +204,37 @@ def check_tensors(arch: Architecture, file: GgufFile) -> None:
         if name in have and have[name].shape != w.shape
     ]
     stored = [
-        f"{name} is {have[name].dtype.name}, expected {' or '.join(w.types)}"
+        f"{name} is {have[name].type_name}, expected {' or '.join(w.types)}"
         for name, w in wants.items()
-        if name in have and have[name].dtype.name not in w.types
+        if name in have and have[name].type_name not in w.types
     ]
+    empty = [f"{w.name} {w.shape}" for w in wants.values() if 0 in w.shape]
     found = {
         "missing": missing,
         "unexpected": unknown,
         "misshapen": wrong,
+        f"empty ({arch.name}.feed_forward_length should be 1 or more)": empty,
         "of unsupported type (requantise the model)": stored,
+        "blocks": _miscounted(arch, [*missing, *unknown]),
     }
     problems = [f"{label}: {', '.join(names)}" for label, names in found.items() if names]
     if problems:
         raise ModelError(
             f"{file.path}: tensors do not match architecture {arch.name!r}: {'; '.join(problems)}"
         )
+
+
+def _miscounted(arch: Architecture, names: Sequence[str]) -> list[str]:
+    """The keys that count blocks, where these tensors, missing or unexpected, tell of blocks that
+    are there and not counted, or counted and not there."""
+    hp, n_mtp = arch.hp, arch.hp.n_layer_all - arch.hp.n_layer
+    blocks = {int(match[1]) for name in names if (match := _BLOCK.match(name))}
+    out = []
+    if any(".nextn." in name for name in names):
+        out.append(
+            f"{arch.name}.nextn_predict_layers, {n_mtp} here, counts those with nextn tensors "
+            "(multi-token prediction)"
+        )
+    if max(blocks, default=0) >= hp.n_layer_all:
+        out.append(f"{arch.name}.block_count, {hp.n_layer_all} here, counts all of them")
+    return out

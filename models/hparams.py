@@ -10,6 +10,7 @@ from .gguf import REQUIRED, GgufFile
 from .gguf.typed import Required
 
 MAX_LAYERS = 512
+_TINY = 2.0**-126  # of the normal f32, whose inverses are finite
 
 
 @dataclass(frozen=True)
@@ -66,15 +67,17 @@ def read_hparams(file: GgufFile, arch: str, n_vocab: int) -> Hparams:
     n_rot = file.get_u32(key("rope.dimension_count"), dim_k)
     _in_range(file, key("attention.key_length"), dim_k, 1, 4096)
     _in_range(file, key("attention.value_length"), dim_v, 1, 4096)
-    _in_range(file, key("rope.dimension_count"), n_rot, 0, dim_k)
+    _in_range(file, key("rope.dimension_count"), n_rot, 1, dim_k)
     if n_rot % 2:
         raise ModelError(f"{file.path}: {key('rope.dimension_count')} should be even, got {n_rot}")
-    eps = file.get_f32(key("attention.layer_norm_rms_epsilon"))
+    n_ctx_train = file.get_u32(key("context_length"))
+    _in_range(file, key("context_length"), n_ctx_train, 1, (1 << 32) - 1)
+    eps = read_positive(file, key("attention.layer_norm_rms_epsilon"))
     _in_range(file, key("attention.layer_norm_rms_epsilon"), eps, 0, 1)
     return Hparams(
         arch=arch,
         n_vocab=n_vocab,
-        n_ctx_train=file.get_u32(key("context_length")),
+        n_ctx_train=n_ctx_train,
         n_embd=n_embd,
         n_layer=n_all - n_mtp,
         n_layer_all=n_all,
@@ -116,9 +119,24 @@ def read_positive(
     return value
 
 
+def read_count(
+    file: GgufFile, key: str, low: int, high: int, default: int | Required = REQUIRED
+) -> int:
+    """A u32 in low .. high. Raises ModelError for others."""
+    value = file.get_u32(key, default)
+    _in_range(file, key, value, low, high)
+    return value
+
+
 def read_optional(file: GgufFile, key: str) -> float:
-    """A finite f32 greater than 0; 0 where the key is absent or 0, which both mean none."""
-    return read_positive(file, key) if file.get_f32(key, 0.0) != 0 else 0.0
+    """A finite f32 greater than 0 whose inverse is finite, too; 0 where the key is absent or 0,
+    which both mean none."""
+    if file.get_f32(key, 0.0) == 0:
+        return 0.0
+    value = read_positive(file, key)
+    if value < _TINY:
+        raise ModelError(f"{file.path}: {key} should have a finite inverse, got {value}")
+    return value
 
 
 def _rope_scaling(file: GgufFile, arch: str) -> RopeScaling:
@@ -133,6 +151,8 @@ def _rope_scaling(file: GgufFile, arch: str) -> RopeScaling:
         return RopeScaling(attn_factor=attn_factor)
     if kind == "linear":
         return RopeScaling(freq_scale=1.0 / factor, attn_factor=attn_factor)
+    # 1 + 0.1 ln(factor), by which op `rope` multiplies, is positive from e**-10 on.
+    _in_range(file, f"{prefix}.factor", factor, 1e-3, 1e6)
     key = f"{prefix}.original_context_length"
     n_ctx_orig = file.get_u32(key, file.get_u32(f"{arch}.context_length"))
     _in_range(file, key, n_ctx_orig, 1, (1 << 32) - 1)
@@ -165,6 +185,6 @@ def _yarn_magnitude(file: GgufFile, prefix: str, factor: float, ext_factor: floa
     return paper / divided / usual
 
 
-def _in_range(file: GgufFile, key: str, value: float, low: int, high: int) -> None:
+def _in_range(file: GgufFile, key: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:
         raise ModelError(f"{file.path}: {key} should be {low} to {high}, got {value}")

@@ -68,10 +68,7 @@ def load_file(
     Raises GgufError for a damaged container, TokenizerError for a bad vocabulary, ModelError for
     anything else that keeps the model from running."""
     file = open_gguf(path, load)
-    cls = find_architecture(file)
-    tokenizer = load_tokenizer(file.metadata, str(file.path), normalize)
-    arch = cls(file, _vocabulary_size(file, tokenizer))
-    check_tensors(arch, file)
+    arch, tokenizer = read_model(file, normalize)
     weights = {
         name: HostTensor(TensorSpec(tensor.shape, tensor.dtype), tensor.data)
         for name, tensor in file.tensors.items()
@@ -87,8 +84,18 @@ def open_tokenizer(path: str | os.PathLike[str], normalize: bool = True) -> Toke
     files of a vocabulary and of models that cannot be run will do.
 
     Raises GgufError for a damaged container, TokenizerError for a bad vocabulary."""
-    with open_gguf(path) as file:
+    with open_gguf(path, whole=False) as file:
         return load_tokenizer(file.metadata, str(file.path), normalize)
+
+
+def read_model(file: GgufFile, normalize: bool = True) -> tuple[Architecture, Tokenizer]:
+    """The architecture and the tokenizer of an open file, its tensor table checked against them;
+    no tensor's data is read. Raises ModelError for what keeps the model from running."""
+    cls = find_architecture(file)
+    tokenizer = load_tokenizer(file.metadata, str(file.path), normalize)
+    arch = cls(file, _vocabulary_size(file, tokenizer))
+    check_tensors(arch, file)
+    return arch, tokenizer
 
 
 def _first_rows(path: str, head: HostTensor, n: int) -> HostTensor:
@@ -101,8 +108,8 @@ def _first_rows(path: str, head: HostTensor, n: int) -> HostTensor:
 
 def _vocabulary_size(file: GgufFile, tokenizer: Tokenizer) -> int:
     """The rows of the embedding, which may be padded beyond the tokenizer's vocabulary."""
-    table = file.tensors.get("token_embd.weight")
-    if table is None or len(table.shape) != 2:
+    table = file.infos.get("token_embd.weight")
+    if table is None or len(table.shape) != 2 or not table.shape[0]:
         raise ModelError(f"{file.path}: tensor 'token_embd.weight' [n_vocab, n_embd] is missing")
     if table.shape[0] < tokenizer.n_vocab:
         raise ModelError(

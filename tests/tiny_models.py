@@ -10,6 +10,7 @@ from typing import Any
 import gguf
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFValueType, GGUFWriter
+from tokenizer_samples import spm_metadata
 
 N_VOCAB, N_EMBD, N_FF = 288, 64, 96
 WINDOW = 8
@@ -20,7 +21,8 @@ SMALLEST = {"f32": 1, "f16": 1, "bf16": 1, "q8_0": 32}
 
 @dataclass(frozen=True)
 class Typed:
-    """A metadata value of a kind that its Python type does not tell ("i32", "u64", ...)."""
+    """A metadata value, or a list of them, of a kind that its Python type does not tell ("i32",
+    "u64", ...)."""
 
     kind: str
     value: object
@@ -32,7 +34,8 @@ class TinyModel:
 
     keys: names without the architecture's prefix; int is written as u32, float as f32, lists as
     i32, bool or f32 arrays. tensors: f32, numpy shapes; matrices are stored as `kind`. vocab:
-    "none", or "gpt2" for the 256 byte tokens, an end token and fillers. extra: more bare keys."""
+    "none", "gpt2" for the 256 byte tokens, an end token and fillers, or "llama" for SPM pieces.
+    extra: more bare keys."""
 
     arch: str
     keys: dict[str, Any]
@@ -80,7 +83,11 @@ def _add(writer: GGUFWriter, name: str, value: Any) -> None:
         kinds = {"f32": GGUFValueType.FLOAT32, "f64": GGUFValueType.FLOAT64}
         kinds |= {f"i{n}": GGUFValueType[f"INT{n}"] for n in (8, 16, 32, 64)}
         kinds |= {f"u{n}": GGUFValueType[f"UINT{n}"] for n in (8, 16, 32, 64)}
-        writer.add_key_value(name, value.value, kinds[value.kind])
+        if isinstance(value.value, list):
+            array = GGUFValueType.ARRAY
+            writer.add_key_value(name, value.value, array, sub_type=kinds[value.kind])
+        else:
+            writer.add_key_value(name, value.value, kinds[value.kind])
     elif isinstance(value, list):
         writer.add_array(name, value)
     else:
@@ -112,9 +119,16 @@ def _gpt2() -> dict[str, Any]:
     }
 
 
+def _spm() -> dict[str, Any]:
+    """Pieces with scores: three control tokens, 256 bytes, letters, two words."""
+    found = spm_metadata(("▁a", "he"), bos_token_id=1, eos_token_id=2, unknown_token_id=0)
+    return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in found.items()}
+
+
 VOCABULARIES: dict[str, Callable[[], dict[str, Any]]] = {
     "none": lambda: {"tokenizer.ggml.model": "none"},
     "gpt2": _gpt2,
+    "llama": _spm,
 }
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from ..engine.session_plan import SessionOptions
+from ..engine.session_options import SessionOptions
 from ..speculative import Speculation
 from .files import write_text
 from .loading import Loading, load_model

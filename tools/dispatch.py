@@ -40,6 +40,12 @@ COMMANDS = {
         "Continue a prompt: the text goes to standard output as it comes, timings to standard "
         "error.",
     ),
+    "inspect": Entry(
+        "inspect",
+        "inspect",
+        "Tell what a model file holds, whether it runs here, and the memory of a context, without "
+        "loading it.",
+    ),
     "devices": Entry(
         "devices", "devices", "List the devices of this build and machine, best first."
     ),

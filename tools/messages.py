@@ -24,7 +24,7 @@ def complain(text: str, command: str = "riverrun", hint: str = "") -> None:
     lines = [line for line in text.splitlines() if line.strip()] or ["unknown error"]
     lines[0] = f"{command}: error: {lines[0]}"
     lines = lines[: MAX_LINES - bool(hint)] + ([hint] if hint else [])
-    note("\n".join(_shorten(_printable(line)) for line in lines))
+    note("\n".join(_shorten(printable(line)) for line in lines))
 
 
 def silence() -> None:
@@ -38,7 +38,8 @@ def silence() -> None:
     os.close(nowhere)
 
 
-def _printable(line: str) -> str:
+def printable(line: str) -> str:
+    """A line without control characters: each is spelled out."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
 
 

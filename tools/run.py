@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 
 from ..engine import Model, SamplerParams, Session
-from ..engine.session_plan import SessionOptions
+from ..engine.session_options import SessionOptions
 from ..graph.fields import integer, option
 from ..speculative import Speculation
 from .constraints import Constraining

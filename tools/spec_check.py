@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from ..engine import SamplerParams
-from ..engine.session_plan import SessionOptions
+from ..engine.session_options import SessionOptions
 from ..graph.fields import integer
 from ..graph.random import MAX_SEED
 from ..speculative import Speculation

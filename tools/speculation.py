@@ -10,7 +10,7 @@ import typer
 
 from ..engine import Model
 from ..engine.offload import Offload
-from ..engine.session_plan import SessionOptions
+from ..engine.session_options import SessionOptions
 from ..graph.plugins import DRAFTERS, load_plugins
 from ..speculative import Speculation
 from .loading import Loading, load_model

@@ -27,7 +27,7 @@ def in_command_words(text: str) -> str:
 def _flags() -> dict[str, str]:
     """The longest name of each field's option."""
     from ..engine import SamplerParams
-    from ..engine.session_plan import SessionOptions
+    from ..engine.session_options import SessionOptions
     from ..graph.fields import options_of
     from ..speculative import Speculation
     from .loading import Loading

@@ -22,6 +22,7 @@ if _TYPE_CHECKING:
         Engine,
         Generation,
         Graph,
+        Inspection,
         Model,
         Request,
         Result,
@@ -31,6 +32,7 @@ if _TYPE_CHECKING:
         compile,
         devices,
         errors,
+        inspect,
         load,
         ops,
     )
@@ -44,6 +46,7 @@ __all__ = [
     "Engine",
     "Generation",
     "Graph",
+    "Inspection",
     "Model",
     "Request",
     "Result",
@@ -54,6 +57,7 @@ __all__ = [
     "compile",
     "devices",
     "errors",
+    "inspect",
     "load",
     "ops",
 ]

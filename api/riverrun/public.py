@@ -6,7 +6,17 @@ that the command can start without them."""
 from . import errors, ops
 from .backends import devices
 from .compiling import compile
-from .engine import Engine, Generation, Model, Request, Result, SamplerParams, Session
+from .engine import (
+    Engine,
+    Generation,
+    Inspection,
+    Model,
+    Request,
+    Result,
+    SamplerParams,
+    Session,
+    inspect,
+)
 from .graph import Graph
 from .loading import load
 from .speculative import Speculation
@@ -15,6 +25,7 @@ __all__ = [
     "Engine",
     "Generation",
     "Graph",
+    "Inspection",
     "Model",
     "Request",
     "Result",
@@ -24,6 +35,7 @@ __all__ = [
     "compile",
     "devices",
     "errors",
+    "inspect",
     "load",
     "ops",
 ]

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ...graph import Value
-from ...graph.errors import ModelError
 from ..architecture import Architecture, Want, register_architecture
 from ..blocks import (
     AttentionShape,
@@ -21,7 +20,7 @@ from ..blocks import (
     norm,
 )
 from ..gguf import INT_KINDS, GgufFile
-from ..hparams import read_optional, read_positive
+from ..hparams import read_count, read_optional, read_positive
 from ..memories import MemorySpec
 from ..step import StepGraph
 
@@ -37,7 +36,7 @@ class Gemma3(Architecture):
     def read(self, file: GgufFile) -> None:
         """Window, its layer pattern, the two rotary bases, the logit cap."""
         hp = self.hp
-        self.window = file.get_u32(f"{self.name}.attention.sliding_window")
+        self.window = read_count(file, f"{self.name}.attention.sliding_window", 1, 2**31 - 1)
         self.sliding = self._pattern(file)
         self.wide = Rope("neox", hp.n_rot, hp.rope_base, hp.rope_scaling)
         near = read_positive(file, f"{self.name}.rope.freq_base_swa", 10000.0, above=1.0)
@@ -53,9 +52,7 @@ class Gemma3(Architecture):
         key, n = f"{self.name}.attention.sliding_window_pattern", self.hp.n_layer
         if key in file.metadata and file.value_type(key).startswith("array"):
             return [bool(v) for v in file.get_array(key, INT_KINDS, min_len=n, max_len=n)]
-        period = file.get_u32(key, self.period)
-        if period < 1:
-            raise ModelError(f"{file.path}: {key} should be at least 1, got {period}")
+        period = read_count(file, key, 1, 2**31 - 1, self.period)
         return [i % period < period - 1 for i in range(n)]
 
     def attention_shape(self, layer: int) -> AttentionShape:

@@ -30,7 +30,7 @@ class Glm4Moe(NextN, PreNorm):
         """Experts, and how many layers have none; norms on heads where the file has them."""
         hp = self.hp
         self.rope = Rope("neox", hp.n_rot, hp.rope_base, hp.rope_scaling)
-        self.qk_norm = "blk.0.attn_q_norm.weight" in file.tensors
+        self.qk_norm = "blk.0.attn_q_norm.weight" in file.infos
         key = "glm4moe.leading_dense_block_count"
         self.n_dense = file.get_u32(key, 0)
         if self.n_dense > hp.n_layer:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ...graph import Value
-from ...graph.errors import ModelError
 from ..architecture import Want, register_architecture
 from ..blocks import AttentionShape, Rope, attention_shape
 from ..gguf import GgufFile
+from ..hparams import read_count
 from ..moe import MoeShape, moe, moe_wants, read_moe
 from ..pre_norm import PreNorm
 from ..step import StepGraph
@@ -26,10 +26,7 @@ class GptOss(PreNorm):
         """The window, the experts."""
         hp = self.hp
         self.rope = Rope("neox", hp.n_rot, hp.rope_base, hp.rope_scaling)
-        key = "gpt-oss.attention.sliding_window"
-        self.window = file.get_u32(key)
-        if self.window < 1:
-            raise ModelError(f"{file.path}: {key} should be 1 or more, got {self.window}")
+        self.window = read_count(file, "gpt-oss.attention.sliding_window", 1, 2**31 - 1)
         m = read_moe(file, self.name, hp.n_layer, shared=False)
         self.experts: MoeShape = replace(m, bias=True, act="oai")
 

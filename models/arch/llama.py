@@ -9,6 +9,7 @@ from ...graph import Value
 from ..architecture import Want, register_architecture
 from ..blocks import AttentionShape, Rope, attention_shape
 from ..gguf import GgufFile
+from ..hparams import read_count
 from ..moe import MoeShape, moe, moe_wants, read_moe
 from ..pre_norm import PreNorm
 from ..step import StepGraph
@@ -27,7 +28,7 @@ class Llama(PreNorm):
         self.rope = Rope(
             "norm", hp.n_rot, hp.rope_base, hp.rope_scaling, factors="rope_freqs.weight"
         )
-        self.window = file.get_u32("llama.attention.sliding_window", 0)
+        self.window = read_count(file, "llama.attention.sliding_window", 0, 2**31 - 1, 0)
         self.experts: MoeShape | None = None
         if file.get_u32("llama.expert_count", 0):
             self.experts = read_moe(file, "llama", hp.n_layer, shared=False, dense=hp.n_ff)

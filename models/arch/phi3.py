@@ -9,6 +9,7 @@ from ...graph import Value
 from ..architecture import Want, register_architecture
 from ..blocks import AttentionShape, Rope, attention_shape
 from ..gguf import GgufFile
+from ..hparams import read_count
 from ..pre_norm import PreNorm
 from ..step import PAGE, StepGraph
 
@@ -28,8 +29,8 @@ class Phi3(PreNorm):
         """The context of pre-training, the window of all layers."""
         hp = self.hp
         key = "phi3.rope.scaling.original_context_length"
-        self.n_ctx_orig = file.get_u32(key, hp.n_ctx_train)
-        self.window = file.get_u32("phi3.attention.sliding_window", 0)
+        self.n_ctx_orig = read_count(file, key, 1, (1 << 32) - 1, hp.n_ctx_train)
+        self.window = read_count(file, "phi3.attention.sliding_window", 0, 2**31 - 1, 0)
         self.rope = Rope("neox", hp.n_rot, hp.rope_base, hp.rope_scaling)
 
     def wants(self) -> Iterator[Want]:

@@ -21,6 +21,7 @@ from ..blocks import (
 )
 from ..delta_net import DeltaNetShape, delta_net, delta_net_wants, read_delta_net, recur
 from ..gguf import INT_KINDS, GgufFile
+from ..hparams import read_count
 from ..memories import MemorySpec, Program, RecurrentSpec
 from ..nextn import NextN
 from ..step import Capacity, StepGraph, StepShape
@@ -43,9 +44,10 @@ class Qwen35(NextN):
             )
         key = f"{self.name}.rope.dimension_sections"
         sections = file.get_array(key, INT_KINDS, min_len=3, max_len=4)
-        if min(sections) < 0 or not any(sections):
+        if not 0 <= min(sections) <= max(sections) <= hp.n_rot or not any(sections):
             raise ModelError(
-                f"{file.path}: {key} should be counts, not all 0, got {sections.tolist()}"
+                f"{file.path}: {key} should be counts up to rope.dimension_count {hp.n_rot}, not "
+                f"all 0, got {sections.tolist()}"
             )
         self.rope = Rope(
             "imrope",
@@ -62,9 +64,7 @@ class Qwen35(NextN):
             flags = file.get_array(key, INT_KINDS, min_len=n, max_len=self.hp.n_layer_all)
             return [bool(f) for f in flags[:n]]
         key = f"{self.name}.full_attention_interval"
-        interval = file.get_u32(key, 4)
-        if interval < 1:
-            raise ModelError(f"{file.path}: {key} should be 1 or more, got 0")
+        interval = read_count(file, key, 1, 2**31 - 1, 4)
         return [(i + 1) % interval != 0 for i in range(n)]
 
     def wants(self) -> Iterator[Want]:

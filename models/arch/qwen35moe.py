@@ -23,7 +23,7 @@ class Qwen35Moe(Qwen35):
         super().read(file)
         n = self.hp.n_layer_all
         self.experts: MoeShape = read_moe(file, self.name, n, shared=True)
-        self.fused = [f"blk.{i}.ffn_gate_up_exps.weight" in file.tensors for i in range(n)]
+        self.fused = [f"blk.{i}.ffn_gate_up_exps.weight" in file.infos for i in range(n)]
 
     def ffn_wants(self, layer: int) -> Iterator[Want]:
         """Router, experts, shared expert; gate and up as the file has them."""

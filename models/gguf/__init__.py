@@ -2,7 +2,7 @@
 
 from .metadata import Metadata
 from .shards import GgufFile, open_gguf
-from .tensors import GgufTensor
+from .tensors import GgufTensor, TensorInfo
 from .typed import INT_KINDS, REQUIRED
 
-__all__ = ["INT_KINDS", "REQUIRED", "GgufFile", "GgufTensor", "Metadata", "open_gguf"]
+__all__ = ["INT_KINDS", "REQUIRED", "GgufFile", "GgufTensor", "Metadata", "TensorInfo", "open_gguf"]

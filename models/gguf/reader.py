@@ -43,9 +43,11 @@ class Stamp(NamedTuple):
 class Container(TypedKeys):
     """A single file, complete or one shard of several. Raises GgufError for any damage.
 
-    load: "map" reads tensors from the file as they are used, "read" copies the file into memory."""
+    load: "map" reads tensors from the file as they are used, "read" copies the file into memory.
+    whole: whether data that the file does not reach to is refused here, or when tensors are read.
+    """
 
-    def __init__(self, path: Path, load: str = MAP) -> None:
+    def __init__(self, path: Path, load: str = MAP, whole: bool = True) -> None:
         self.path = path
         buf, stamp = open_bytes(path, load)
         self._mapped = stamp if load == MAP else None
@@ -59,12 +61,16 @@ class Container(TypedKeys):
                 "convert the model again"
             )
         self.table: TensorTable = read_table(cursor, n_tensors, alignment)
+        if whole and self.table.cut:
+            raise GgufError(self.table.cut)
         self._buf: mmap.mmap | None = buf
 
     def tensors(self) -> list[GgufTensor]:
-        """The tensors in table order. Raises the fault of a table that cannot be used."""
-        if self.table.fault:
-            raise GgufError(self.table.fault)
+        """The tensors in table order. Raises GgufError where they cannot be read, or after the
+        file was closed."""
+        fault = self.table.cut or self.table.unknown
+        if fault:
+            raise GgufError(fault)
         if self._buf is None:
             raise GgufError(f"{self.path}: tensors read after the file was closed")
         raw = np.frombuffer(self._buf, np.uint8)
@@ -72,6 +78,7 @@ class Container(TypedKeys):
         return [
             GgufTensor(t.name, t.shape, t.dtype, raw[t.start : t.start + t.nbytes], self.path)
             for t in self.table.rows
+            if t.dtype
         ]
 
     def check_unchanged(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +16,6 @@ from .cursor import REFETCH, Cursor, show
 MAX_NAME = 63
 MAX_DIMS = 4
 _I64_MAX = (1 << 63) - 1
-_U64_MAX = (1 << 64) - 1
 # An entry has at least an 8-byte name length, a u32 rank, an i32 type and a u64 offset.
 _MIN_ENTRY = 24
 _ROW = tuple(struct.Struct(f"<{n}qiQ") for n in range(MAX_DIMS + 1))
@@ -43,21 +43,36 @@ class GgufTensor:
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """A row of the table: start and nbytes are file positions, in bytes."""
+    """A row of the table: shape in numpy order; start and nbytes are file positions, in bytes.
+    dtype: None for a type id that is not known, whose bytes reach to the next tensor."""
 
     name: str
     shape: tuple[int, ...]
-    dtype: DType
+    type_id: int
+    dtype: DType | None
     start: int
     nbytes: int
+
+    @property
+    def type_name(self) -> str:
+        """The type's name, or the number of one that has none here."""
+        return self.dtype.name if self.dtype else f"type {self.type_id}"
+
+    @property
+    def n_elements(self) -> int:
+        """Numbers that it holds."""
+        return math.prod(self.shape)
 
 
 @dataclass(frozen=True)
 class TensorTable:
-    """The rows; or, in `fault`, why there are none although the file is well formed."""
+    """The rows, and why tensors cannot be read although the table is well formed. unknown: a type
+    that is not known; cut: data beyond the end of the file, which lacks `missing` bytes."""
 
     rows: tuple[TensorInfo, ...]
-    fault: str = ""
+    unknown: str = ""
+    cut: str = ""
+    missing: int = 0
 
 
 @dataclass(frozen=True)
@@ -69,21 +84,23 @@ class _RawInfo:
 
 
 def read_table(cursor: Cursor, count: int, alignment: int) -> TensorTable:
-    """Read `count` rows at the cursor and check them against the size of the file.
+    """Read `count` rows at the cursor and compare them with the size of the file.
 
-    Raises GgufError for damage. An unknown tensor type is not damage: it makes the table unusable
-    and is kept as its fault, since the metadata is sound."""
+    Raises GgufError for damage. A tensor type that is not known, and data that the file does not
+    reach to, are no damage of the table: they are told in it, since metadata and rows are sound."""
     cursor.where = "tensor table"
     if count * _MIN_ENTRY > cursor.left:
         raise cursor.error(
             f"{count} tensors need at least {count * _MIN_ENTRY} bytes, got {cursor.left}; "
             f"{REFETCH}"
         )
-    raw = list(_read_rows(cursor, count))
-    for info in raw:
-        if info.type_id not in BY_GGML_ID:
-            return TensorTable((), _unknown_type(cursor, info))
-    return TensorTable(tuple(_place(cursor, raw, alignment)))
+    rows = tuple(_place(cursor, list(_read_rows(cursor, count)), alignment))
+    unknown = next((_unknown_type(cursor, row) for row in rows if row.dtype is None), "")
+    beyond = [row for row in rows if row.start + row.nbytes > cursor.size]
+    if not beyond:
+        return TensorTable(rows, unknown)
+    missing = max(row.start + row.nbytes for row in beyond) - cursor.size
+    return TensorTable(rows, unknown, _cut(cursor, beyond[0], missing), missing)
 
 
 def _read_rows(cursor: Cursor, count: int) -> Iterator[_RawInfo]:
@@ -106,30 +123,40 @@ def _read_rows(cursor: Cursor, count: int) -> Iterator[_RawInfo]:
 
 def _place(cursor: Cursor, raw: list[_RawInfo], alignment: int) -> Iterator[TensorInfo]:
     data_start = _align(cursor.pos, alignment)
+    end = max(cursor.size - data_start, 0)
     expected = 0
-    for info in raw:
+    for index, info in enumerate(raw):
         cursor.where = f"tensor {show(info.name)}"
-        dtype = BY_GGML_ID[info.type_id]
+        dtype = BY_GGML_ID.get(info.type_id)
         nbytes = _nbytes(cursor, info.ne, dtype)
         if info.offset != expected:
             raise cursor.error(
                 f"offset must be {expected}, the padded end of the tensor before it, "
                 f"got {info.offset}; {REFETCH}"
             )
-        start = data_start + expected
-        if start + nbytes > cursor.size:
-            raise cursor.error(
-                f"data must lie within the file, got a file of {cursor.size} bytes and data "
-                f"that ends at byte {start + nbytes}; {REFETCH}"
-            )
+        if dtype is None:
+            behind = raw[index + 1].offset if index + 1 < len(raw) else max(end, expected)
+            nbytes = _reach(cursor, behind, expected, alignment if index + 1 < len(raw) else 1)
         # ggml counts a missing dimension as 1, so rank 0 is one element.
-        yield TensorInfo(info.name, info.ne[::-1] or (1,), dtype, start, nbytes)
+        shape = info.ne[::-1] or (1,)
+        yield TensorInfo(info.name, shape, info.type_id, dtype, data_start + expected, nbytes)
         expected = _align(expected + nbytes, alignment)
 
 
-def _nbytes(cursor: Cursor, ne: tuple[int, ...], dtype: DType) -> int:
+def _reach(cursor: Cursor, behind: int, start: int, alignment: int) -> int:
+    """Bytes from `start` to the offset behind it, of a tensor whose type does not tell its size."""
+    if behind < start or behind % alignment:
+        raise cursor.error(
+            f"the tensor behind it must have an offset of {start} or more that is a multiple of "
+            f"{alignment}, got {behind}; {REFETCH}"
+        )
+    return behind - start
+
+
+def _nbytes(cursor: Cursor, ne: tuple[int, ...], dtype: DType | None) -> int:
+    """Bytes of storage, 0 where the type is not known. Raises GgufError for impossible sizes."""
     row = ne[0] if ne else 1
-    if row % dtype.block:
+    if dtype and row % dtype.block:
         raise cursor.error(
             f"rows of {dtype.name} must be whole blocks of {dtype.block} elements, "
             f"got ne[0] = {row}; {REFETCH}"
@@ -138,18 +165,27 @@ def _nbytes(cursor: Cursor, ne: tuple[int, ...], dtype: DType) -> int:
     bound = 1
     for n in ne:
         bound *= n or 1
-    if bound > _I64_MAX or bound // dtype.block * dtype.nbytes > _I64_MAX:
+    nbytes = bound // dtype.block * dtype.nbytes if dtype else 0
+    if bound > _I64_MAX or nbytes > _I64_MAX:
         raise cursor.error(f"size must be below 2**63, got dimensions {list(ne)}; {REFETCH}")
-    return 0 if 0 in ne else bound // dtype.block * dtype.nbytes
+    return 0 if 0 in ne else nbytes
 
 
 def _align(position: int, alignment: int) -> int:
     return (position + alignment - 1) & -alignment
 
 
-def _unknown_type(cursor: Cursor, info: _RawInfo) -> str:
+def _unknown_type(cursor: Cursor, row: TensorInfo) -> str:
     known = ", ".join(f"{i} {d.name}" for i, d in sorted(BY_GGML_ID.items()))
     return (
-        f"{cursor.path}: tensor {show(info.name)} has type id {info.type_id}, expected a known "
+        f"{cursor.path}: tensor {show(row.name)} has type id {row.type_id}, expected a known "
         f"one ({known}); convert or quantise the model to one of these"
+    )
+
+
+def _cut(cursor: Cursor, row: TensorInfo, missing: int) -> str:
+    return (
+        f"{cursor.path}: tensor {show(row.name)}: data must lie within the file, got a file of "
+        f"{cursor.size} bytes and data that ends at byte {row.start + row.nbytes}; it is truncated "
+        f"and lacks its last {missing} bytes: fetch it again"
     )

@@ -23,7 +23,8 @@ class Required(Enum):
 
 
 REQUIRED: Final = Required.token
-INT_KINDS: Final = ("i32", "u32", "bool")
+INT_KINDS: Final = ("i32", "u32", "bool", "i64", "u64", "i16", "u16", "i8", "u8")
+_MOST = (1 << 31) - 1
 
 
 class TypedKeys:
@@ -82,26 +83,30 @@ class TypedKeys:
         min_len: int = 0,
         max_len: int | None = None,
     ) -> np.ndarray | T:
-        """An array of numbers, read-only, whose item kind is one of `kinds` ("f32", or INT_KINDS)
-        and whose length lies in min_len..max_len."""
+        """An array of numbers, read-only, whose item kind is one of `kinds` ("f32", or INT_KINDS,
+        any integers) and whose length lies in min_len..max_len."""
         return self._array(key, kinds, default, min_len, max_len)
 
     def get_per_layer(
         self, key: str, n_layers: int, default: int | Required = REQUIRED
     ) -> list[int]:
-        """One number >= 0 per layer: from a u32 for all layers, or an array of INT_KINDS with
-        exactly n_layers items."""
+        """One number in 0 .. 2**31 - 1 per layer: from one for all layers, or an array with exactly
+        n_layers items, of any of INT_KINDS."""
         if self._absent(key, default):
             return [int(default)] * n_layers  # type: ignore[arg-type]
         entry = self.metadata.entry(key)
         if entry.n_items < 0:
-            return [self.get_u32(key)] * n_layers
-        items = self._array(key, INT_KINDS, REQUIRED, n_layers, n_layers)
-        if n_layers and int(items.min()) < 0:
-            raise GgufError(
-                f"{self.path}: key {show(key)} must hold numbers >= 0, got {int(items.min())} "
-                f"for layer {int(items.argmin())}"
-            )
+            if entry.kind not in INT_KINDS:
+                raise self._wrong(key, "u32 or an array of integers", entry.kind)
+            items: list[Any] = [self.metadata[key]] * n_layers
+        else:
+            items = self._array(key, INT_KINDS, REQUIRED, n_layers, n_layers).tolist()
+        for layer, item in enumerate(items):
+            if not 0 <= item <= _MOST:
+                raise GgufError(
+                    f"{self.path}: key {show(key)} must hold numbers in 0 .. {_MOST}, got {item} "
+                    f"for layer {layer}; convert the model again"
+                )
         return [int(item) for item in items]
 
     def _absent(self, key: str, default: object) -> bool:
@@ -127,7 +132,8 @@ class TypedKeys:
             return default
         entry = self.metadata.entry(key)
         if entry.n_items < 0 or entry.kind not in kinds:
-            raise self._wrong(key, " or ".join(f"array[{k}]" for k in kinds), entry.value_type)
+            wanted = "an array of integers" if kinds is INT_KINDS else f"array[{'|'.join(kinds)}]"
+            raise self._wrong(key, wanted, entry.value_type)
         if entry.n_items < min_len or (max_len is not None and entry.n_items > max_len):
             raise GgufError(
                 f"{self.path}: key {show(key)} must have {_range(min_len, max_len)} items, "

@@ -31,7 +31,8 @@ class SpmTokenizer(Tokenizer):
             self._engine.LoadFromSerializedProto(_model_proto(vocab, self.unk_id))
         except RuntimeError as error:
             raise TokenizerError(
-                f"{source}: the vocabulary cannot be used: {error}; convert the model again"
+                f"{source}: tokenizer.ggml.tokens, with its types and unknown_token_id, cannot be "
+                f"used: {error}; convert the model again"
             ) from None
 
     def _encode_fragment(self, text: str, first: bool) -> list[int]:

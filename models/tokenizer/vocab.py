@@ -212,8 +212,8 @@ def _read_bytes(tokens: list[str], types: list[int], source: str) -> dict[int, i
         value = int(match[1], 16)
         if first.setdefault(value, index) != index:
             raise TokenizerError(
-                f"{source}: byte {value:#04x} must have one token, got {first[value]} and "
-                f"{index}; convert the model again"
+                f"{source}: tokenizer.ggml.tokens: byte {value:#04x} must have one token, got "
+                f"{first[value]} and {index}; convert the model again"
             )
         bytes_of[index] = value
     return bytes_of

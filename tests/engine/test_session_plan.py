@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from riverrun.engine.session_plan import SessionOptions, check_context
+from riverrun.engine.session_options import SessionOptions
+from riverrun.engine.session_plan import check_context
 from riverrun.graph.errors import RequestError
 from rollback_rig import plain, stream, tiny
 

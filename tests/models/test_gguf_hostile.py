@@ -9,6 +9,8 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import gguf
+import numpy as np
 import pytest
 from gguf_bytes import Image, array, info, scalar, small, string
 from paths import DEMO
@@ -88,6 +90,18 @@ def test_byte_swapped_header(tmp_path: Path) -> None:
     refuse(path, "byte order", "0x03000000")
     path.write_bytes(b"FUGG" + struct.pack(">Iqq", 3, 1, 1))
     refuse(path, "byte order")
+
+
+def test_a_file_written_for_big_endian_hosts(tmp_path: Path) -> None:
+    path = tmp_path / "be.gguf"
+    writer = gguf.GGUFWriter(path, "llama", endianess=gguf.GGUFEndian.BIG)
+    writer.add_uint32("llama.block_count", 1)
+    writer.add_tensor("t", np.arange(8, dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    refuse(path, "byte order (big-endian)", "convert it to little-endian")
 
 
 @pytest.mark.parametrize("count", [-1, -HUGE, 1, 2, 1 << 40, HUGE - 1])
@@ -207,9 +221,46 @@ def test_unknown_type_leaves_metadata_readable(tmp_path: Path, type_id: int) -> 
     image.infos[1] = info("w.odd", (32, 1), type_id, 32)
     f = open_gguf(image.write(tmp_path / "u.gguf"))
     assert f.get_str("general.architecture") == "llama"
+    rows = [(row.type_name, row.shape, row.nbytes) for row in f.infos.values()]
+    odd = (f"type {type_id}", (1, 32), 64)
+    assert rows == [("f32", (2, 3), 24), odd, ("f16", (4,), 8)]
     for use in (lambda: f.tensors, f.check_tensors):
         with pytest.raises(GgufError, match=rf"u\.gguf: tensor 'w\.odd' has type id {type_id},"):
             use()
+
+
+@pytest.mark.parametrize("offset", [31, 40, 16, 0])
+def test_offset_behind_a_tensor_of_unknown_type(tmp_path: Path, offset: int) -> None:
+    infos = [info("a", (8,), 0, 0), info("odd", (3,), 99, 32), info("b", (1,), 0, offset)]
+    refuse(Image([], infos, bytes(128)).write(tmp_path / "o.gguf"), "'odd'", f"got {offset}")
+
+
+def test_cut_data_is_counted_where_asked(tmp_path: Path) -> None:
+    """At every length from the end of the table on; of header, keys and table nothing is missing
+    in a file that opens."""
+    image = small()
+    raw, start = image.build(), len(image.head())
+    path = tmp_path / "cut.gguf"
+    for length in range(len(raw) + 1):
+        path.write_bytes(raw[:length])
+        if length < start:
+            with pytest.raises(GgufError):
+                open_gguf(path, whole=False)
+            continue
+        f = open_gguf(path, whole=False)
+        assert f.missing_bytes == len(raw) - length and len(f.infos) == 3
+        if f.missing_bytes:
+            with pytest.raises(GgufError, match=f"lacks its last {len(raw) - length} bytes"):
+                _ = f.tensors
+    assert len(f.tensors) == 3
+
+
+def test_a_cut_file_with_an_unknown_type(tmp_path: Path) -> None:
+    infos = [info("odd", (3,), 99, 0), info("b", (8,), 0, 32)]
+    f = open_gguf(Image([], infos, bytes(40)).write(tmp_path / "o.gguf"), whole=False)
+    assert (f.missing_bytes, [row.nbytes for row in f.infos.values()]) == (24, [32, 32])
+    with pytest.raises(GgufError, match="lacks its last 24 bytes"):
+        _ = f.tensors
 
 
 def test_truncation_anywhere_is_an_error(tmp_path: Path) -> None:

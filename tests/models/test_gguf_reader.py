@@ -127,6 +127,15 @@ def test_file_without_tensors_needs_no_padding(tmp_path: Path) -> None:
     assert f.metadata["x"] == 1 and len(f.tensors) == 0
 
 
+@pytest.mark.parametrize("version", [2, 3])
+def test_both_versions_are_read_alike(tmp_path: Path, version: int) -> None:
+    image = small()
+    image.version = version
+    path = image.write(tmp_path / "v.gguf")
+    check_equal_to_package(path)
+    assert len(open_gguf(path).metadata) == 24
+
+
 def test_typed_getters(sound: GgufFile) -> None:
     assert sound.get_u32("a.u32") == 7 and sound.get_f32("a.f32") == 7.0
     assert sound.get_bool("a.flag") is True and sound.get_str("general.architecture") == "llama"
@@ -156,8 +165,9 @@ def test_typed_getters(sound: GgufFile) -> None:
         (lambda f: f.get_array("b.f32", ("f32",), max_len=2), ["'b.f32'", "0 to 2", "3"]),
         (lambda f: f.get_str_array("b.str", min_len=4), ["'b.str'", "at least 4", "3"]),
         (lambda f: f.get_per_layer("b.u32", 4), ["'b.u32'", "must have 4 items", "3"]),
-        (lambda f: f.get_per_layer("a.i32", 4), ["'a.i32'", "u32", "i32"]),
-        (lambda f: f.get_per_layer("b.f32", 3), ["'b.f32'", "array[u32]", "array[f32]"]),
+        (lambda f: f.get_per_layer("a.f32", 4), ["'a.f32'", "u32 or an array of integers", "f32"]),
+        (lambda f: f.get_per_layer("b.f32", 3), ["'b.f32'", "array of integers", "array[f32]"]),
+        (lambda f: f.get_array("b.str", INT_KINDS), ["'b.str'", "array of integers", "array[str]"]),
         (lambda f: f.get_u32("absent"), ["'absent'", "missing"]),
         (lambda f: f.get_array("absent", ("f32",)), ["'absent'", "missing"]),
         (lambda f: f.get_per_layer("absent", 2), ["'absent'", "missing"]),
@@ -182,6 +192,31 @@ def test_per_layer_takes_scalar_or_array(tmp_path: Path) -> None:
     assert f.get_per_layer("absent", 2, 5) == [5, 5]
     with pytest.raises(GgufError, match="got -1 for layer 1"):
         f.get_per_layer("neg", 3)
+
+
+INTEGERS = [kind for kind in INT_KINDS if kind != "bool"]
+
+
+@pytest.mark.parametrize("kind", INTEGERS)
+def test_per_layer_takes_any_integers_that_hold_the_values(tmp_path: Path, kind: str) -> None:
+    bits = int(kind[1:])
+    most = (1 << bits - (kind[0] == "i")) - 1
+    keys = [scalar("one", kind, 8), array("each", kind, [1, 0, 100]), scalar("most", kind, most)]
+    keys += [array("beyond", kind, [1, most])]
+    keys += [array("less", kind, [0, -1]), scalar("minus", kind, -2)] if kind[0] == "i" else []
+    f = open_gguf(Image(keys).write(tmp_path / "p.gguf"))
+    assert f.get_per_layer("one", 2) == [8, 8] and f.get_per_layer("each", 3) == [1, 0, 100]
+    assert f.get_array("each", INT_KINDS).tolist() == [1, 0, 100]
+    for key in ("most", "beyond"):
+        if most < 1 << 31:
+            assert f.get_per_layer(key, 2)[1] == most
+            continue
+        with pytest.raises(GgufError, match=rf"'{key}'.*2147483647, got {most} for layer"):
+            f.get_per_layer(key, 2)
+    for key, value in (("less", "-1 for layer 1"), ("minus", "-2 for layer 0")):
+        if kind[0] == "i":
+            with pytest.raises(GgufError, match=rf"'{key}'.*got {value}"):
+                f.get_per_layer(key, 2)
 
 
 def test_views_outlive_close(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import riverrun as rr
 from riverrun.graph.errors import GgufError, ModelError
+from riverrun.models import load_file
 from riverrun.ops.mul_mat import WEIGHT_TYPES
 from tiny_models import N_EMBD, N_VOCAB, VARIANTS, TinyModel, Typed
 
@@ -55,13 +56,27 @@ VALUES: list[tuple[str, str, Any, str]] = [
     ("llama", KV, 3, "divide head_count 4, got 3"),
     ("llama", KV, 8, "divide head_count 4, got 8"),
     ("llama", KV, [2, 3], "divide head_count 4, got 3"),
-    ("llama", "rope.dimension_count", 18, "0 to 16, got 18"),
+    ("llama", "rope.dimension_count", 18, "1 to 16, got 18"),
     ("llama", "rope.dimension_count", 7, "even, got 7"),
     ("llama", "attention.key_length", 0, "1 to 4096, got 0"),
     ("llama", "attention.value_length", 4097, "1 to 4096, got 4097"),
     ("llama", "attention.scale", NAN, "got nan"),
     ("llama", "attention.scale", -1.0, "got -1.0"),
-    *(("llama", EPS, value, f"0 to 1, got {value}") for value in (-1.0, NAN, INF)),
+    *(("llama", EPS, v, f"above 0, got {v}") for v in (0.0, -0.0, -1.0, NAN, INF)),
+    ("llama", EPS, 2.0, "0 to 1, got 2.0"),
+    ("llama", "context_length", 0, "1 to 4294967295, got 0"),
+    ("llama", "rope.dimension_count", 0, "1 to 16, got 0"),
+    ("llama", "feed_forward_length", 0, "should be 1 or more): blk.0.ffn_gate.weight (0, 64)"),
+    ("llama", "feed_forward_length", [96, 0], "should be 1 or more): blk.1.ffn_gate.weight"),
+    ("llama", "attention.value_length", 0, "1 to 4096, got 0"),
+    ("qwen35", EPS, 0.0, "above 0, got 0.0"),
+    ("gemma3", EPS, NAN, "above 0, got nan"),
+    ("llama", "attention.sliding_window", 1 << 31, "0 to 2147483647, got 2147483648"),
+    ("gemma3", "attention.sliding_window", 0, "1 to 2147483647, got 0"),
+    ("gemma3", "attention.sliding_window", 1 << 31, "got 2147483648"),
+    *(("qwen35moe", f"expert_{k}", 0, "got 0") for k in ("count", "used_count")),
+    *(("qwen35moe", f"expert_{k}feed_forward_length", 0, "got 0") for k in ("", "shared_")),
+    *(("qwen35moe", "expert_weights_scale", v, f"got {v}") for v in (-1.0, NAN, INF)),
     *(("llama", "rope.freq_base", v, f"above 1, got {v}") for v in (0.0, 1.0, -5.0, NAN, INF)),
     ("llama", "expert_count", 2000, "1 to 1024, got 2000"),
     ("qwen35moe", "expert_gating_func", 3, "1 (softmax) or 2 (sigmoid), got 3"),
@@ -73,15 +88,18 @@ VALUES: list[tuple[str, str, Any, str]] = [
     ),
     ("llama", f"{SCALING}.type", "longrope", "none, linear or yarn, got 'longrope'"),
     *(("llama", f"{SCALING}.factor", v, f"above 0, got {v}") for v in (-2.0, NAN, INF)),
+    ("llama", f"{SCALING}.factor", 2.0**-140, "finite inverse, got 7.17"),
+    *(("llama,yarn", f"{SCALING}.factor", v, "0.001 to 1000000.0, got") for v in (1e-30, 1e30)),
     ("llama", "rope.scale_linear", -1.0, "above 0, got -1.0"),
     *(("llama,yarn", f"{SCALING}.attn_factor", v, f"above 0, got {v}") for v in (0.0, NAN, INF)),
     ("llama,yarn", f"{SCALING}.original_context_length", 0, "got 0"),
     *(("gemma3", "final_logit_softcapping", v, f"above 0, got {v}") for v in (-1.0, NAN, INF)),
     ("gemma3", "rope.freq_base_swa", 0.5, "above 1, got 0.5"),
-    ("gemma3", "attention.sliding_window_pattern", 0, "at least 1, got 0"),
+    ("gemma3", "attention.sliding_window_pattern", 0, "1 to 2147483647, got 0"),
     ("qwen35", "rope.dimension_sections", [0, 0, 0, 0], "not all 0, got [0, 0, 0, 0]"),
+    ("qwen35", "rope.dimension_sections", [9, 1, 1, 0], "dimension_count 8, not all 0, got [9, "),
     ("qwen35", "rope.dimension_sections", [2, -1, 1, 0], "got [2, -1, 1, 0]"),
-    ("qwen35", "full_attention_interval", 0, "1 or more, got 0"),
+    ("qwen35", "full_attention_interval", 0, "1 to 2147483647, got 0"),
     ("qwen35", "attention.value_length", 16, "key_length 32, got 16"),
     ("qwen35", "ssm.state_size", 0, "1 to 4096, got 0"),
     ("qwen35", "ssm.group_count", 0, "1 to 4096, got 0"),
@@ -121,6 +139,7 @@ WRONG_TYPES: list[tuple[str, str, Any]] = [
     ("llama", "context_length", Typed("u64", 512)),
     ("llama", HEADS, "4"),
     ("llama", HEADS, [4]),
+    ("llama", HEADS, 4.0),
     ("llama", KV, [2.0, 2.0]),
     ("llama", "feed_forward_length", [96]),
     ("llama", EPS, Typed("f64", 1e-5)),
@@ -198,6 +217,7 @@ def test_all_wrong_tensors_in_one_error(tmp_path: Path) -> None:
         "blk.1.ffn_down.weight has shape (96, 64), expected (64, 96)",
         "of unsupported type (requantise the model): blk.0.attn_norm.weight is f16, expected f32, "
         f"blk.0.ffn_up.weight is i8, expected {' or '.join(WEIGHT_TYPES)}",
+        "blocks: llama.block_count, 2 here, counts all of them",
     ]
 
 
@@ -266,6 +286,42 @@ SPOILS: dict[str, tuple[str, Callable[[TinyModel], object], str]] = {
         lambda m: m.keys.pop("nextn_predict_layers"),
         "unexpected: blk.4.attn_q.weight",
     ),
+    "MTP block not counted": (
+        "qwen35,mtp",
+        lambda m: m.keys.pop("nextn_predict_layers"),
+        "qwen35.nextn_predict_layers, 0 here, counts those with nextn tensors",
+    ),
+    "MTP block not counted among experts": (
+        "qwen35moe,mtp",
+        lambda m: m.keys.update({"nextn_predict_layers": 0}),
+        "qwen35moe.nextn_predict_layers, 0 here",
+    ),
+    "MTP block in neither count": (
+        "qwen35,mtp",
+        lambda m: (m.keys.pop("nextn_predict_layers"), m.keys.update(block_count=4)),
+        "qwen35.nextn_predict_layers, 0 here, counts those with nextn tensors (multi-token "
+        "prediction), qwen35.block_count, 4 here, counts all of them",
+    ),
+    "MTP block counted and not there": (
+        "qwen35",
+        lambda m: m.keys.update(nextn_predict_layers=1),
+        "qwen35.nextn_predict_layers, 1 here",
+    ),
+    "MTP tensors of a model without such blocks": (
+        "llama",
+        lambda m: m.tensors.update({"blk.1.nextn.enorm.weight": np.ones(64, np.float32)}),
+        "llama.nextn_predict_layers, 0 here",
+    ),
+    "a block too many": (
+        "llama",
+        lambda m: m.keys.update(block_count=1),
+        "llama.block_count, 1 here, counts all of them",
+    ),
+    "a tensor of a type that is not known": (
+        "llama",
+        lambda m: _retyped(m, "blk.0.attn_q.weight"),
+        "blk.0.attn_q.weight is type 99",
+    ),
 }
 
 
@@ -284,6 +340,39 @@ def test_embedding_smaller_than_the_vocabulary(tmp_path: Path) -> None:
     assert "a row for each of 288 tokens, got 200" in refusal(model, tmp_path)
     model = changed("llama", {"vocab_size": N_VOCAB + 1})
     assert "a row for each of 289 tokens, got 288" in refusal(model, tmp_path)
+
+
+def _retyped(model: TinyModel, name: str) -> None:
+    """Let the row of a tensor in the file have a type id that nobody knows."""
+    write = model.write
+
+    def spoiled(path: Path) -> Path:
+        raw = write(path).read_bytes()
+        row = raw.index(name.encode()) + len(name) + 4 + 2 * 8
+        path.write_bytes(raw[:row] + (99).to_bytes(4, "little") + raw[row + 4 :])
+        return path
+
+    model.write = spoiled  # type: ignore[method-assign]
+
+
+PER_LAYER: dict[str, tuple[str, list[int]]] = {
+    HEADS: ("llama,per layer", [4, 2]),
+    KV: ("llama,per layer", [2, 1]),
+    "feed_forward_length": ("llama,per layer", [96, 64]),
+    "attention.sliding_window_pattern": ("gemma3,pattern", [1, 0, 1, 1, 0, 0, 1]),
+    "attention.recurrent_layers": ("qwen35,recurrent", [0, 1, 1, 0]),
+    "rope.dimension_sections": ("qwen35", [2, 1, 1, 0]),
+    "expert_feed_forward_length": ("qwen35moe", [32] * 4),
+}
+
+
+@pytest.mark.parametrize("kind", ["i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64"])
+def test_arrays_of_any_integers_mean_the_same(tmp_path: Path, kind: str) -> None:
+    for key, (variant, values) in PER_LAYER.items():
+        plain = load_file(VARIANTS[variant]().write(tmp_path / "plain.gguf"))
+        model = changed(variant, {key: Typed(kind, values)})
+        typed = load_file(model.write(tmp_path / "typed.gguf"))
+        assert vars(typed.arch) == vars(plain.arch), key
 
 
 def test_optional_keys_may_be_absent_or_zero(tmp_path: Path) -> None:

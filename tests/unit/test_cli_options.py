@@ -16,7 +16,7 @@ from cli import run_cli
 from paths import ROOT
 from riverrun import _cpu
 from riverrun.engine import SamplerParams
-from riverrun.engine.session_plan import SessionOptions
+from riverrun.engine.session_options import SessionOptions
 from riverrun.graph.errors import RequestError
 from riverrun.graph.fields import check_fields, integer, number, one_of, option, options_of
 from riverrun.speculative import Speculation

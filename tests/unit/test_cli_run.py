@@ -55,6 +55,17 @@ def test_bad_file(
     assert words in outcome.err and str(path) in outcome.err
 
 
+@pytest.mark.parametrize("length", [20, 50_000, 300_000, -1])
+def test_a_cut_draft_model_is_refused_before_any_text(
+    length: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "draft.gguf"
+    path.write_bytes(DEMO.read_bytes()[:length])
+    drafts = ("--spec", "draft", "--draft-model", path)
+    outcome = run_cli(capsys, "run", DEMO, "-p", "x", "--device", DEVICE, *drafts)
+    assert outcome.is_short_error(1) and str(path) in outcome.err, outcome
+
+
 def test_missing_file_and_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     missing = run_cli(capsys, "run", tmp_path / "none.gguf", "-p", "x")
     assert missing.is_short_error(1) and "no such file" in missing.err

@@ -75,7 +75,8 @@ def test_the_package_is_the_command() -> None:
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        ("riverrun ", {"run", "devices", "bench", "perplexity", "graph"}),
+        ("riverrun ", {"run", "inspect", "devices", "bench", "perplexity", "graph"}),
+        ("riverrun inspect --", {"--tensors", "--metadata", "--json"}),
         ("riverrun run --top", {"--top-k", "--top-p"}),
     ],
 )

@@ -365,7 +365,7 @@ def test_a_device_that_is_no_text(files: dict[str, ModelFile]) -> None:
 
 
 def test_room_for_a_draft_model(tmp_path: Path) -> None:
-    from riverrun.engine.session_plan import SessionOptions
+    from riverrun.engine.session_options import SessionOptions
     from riverrun.tools.loading import Loading
     from riverrun.tools.parameters import Chosen
     from riverrun.tools.speculation import Drafting
