@@ -40,6 +40,12 @@ COMMANDS = {
         "Continue a prompt: the text goes to standard output as it comes, timings to standard "
         "error.",
     ),
+    "chat": Entry(
+        "chat",
+        "chat",
+        "Talk to a model: answers go to standard output as they come; /help lists what can be "
+        "typed besides messages.",
+    ),
     "devices": Entry(
         "devices", "devices", "List the devices of this build and machine, best first."
     ),

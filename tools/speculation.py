@@ -4,21 +4,33 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
 
-from ..engine import Model
+from ..engine import Model, Session
+from ..engine.constraints import Constraint
 from ..engine.offload import Offload
 from ..engine.session_plan import SessionOptions
 from ..graph.plugins import DRAFTERS, load_plugins
 from ..speculative import Speculation
+from .constraints import Constraining
 from .loading import Loading, load_model
+from .messages import note
 from .parameters import Chosen
 
 # What `spec check` and `bench spec` offer of it: drafts stay by `match`, and files of counts would
 # make their runs depend on earlier ones.
 MEASURED = ("draft_model", "draft_max", "draft_min", "p_min")
+
+
+class Ready(NamedTuple):
+    """A loaded model and what generations over it use."""
+
+    model: Model
+    session: Session
+    speculation: Speculation | None
+    constraint: Constraint | None
 
 
 @dataclass(frozen=True)
@@ -61,6 +73,29 @@ class Drafting:
         return self._speculation(
             load_model(path, loading.device, loading.threads, load=loading.load)
         )
+
+    def ready(self, constraining: Constraining) -> Ready:
+        """Check all options, then load the model, make its session and compile the constraint.
+        Tells what the session holds where drafts make it hold more. Raises typer.BadParameter for
+        options, and what loading a model raises."""
+        self.check()
+        must = constraining.asked()
+        loading = self.loading
+        offload = self.offload(self.session.values.get("n_ctx"))
+        model = load_model(
+            loading.model,
+            loading.device,
+            loading.threads,
+            loading.draft_head,
+            offload,
+            loading.load,
+        )
+        plan = model.plan_session(**self.session_options())
+        speculation = self.open()
+        if speculation or plan.bytes.rollback or plan.bytes.host:
+            note(plan.summary)
+        constraint = model.constraint(*must) if must else None
+        return Ready(model, Session(model, plan), speculation, constraint)
 
     def session_options(self) -> dict[str, Any]:
         """What a session needs for it. Without drafts and without a number of tokens to go back

@@ -11,7 +11,7 @@ def in_command_words(text: str) -> str:
     `n_rs_seq=3` become `--n-rs-seq 3`."""
     flags = _flags()
     named = "|".join(sorted(flags, key=len, reverse=True))
-    argument = rf"\b({named})=('[^']*'|\"[^\"]*\"|[\w.:+-]*[\w:+-])"
+    argument = rf"\b({named})=('[^']*'|\"[^\"]*\"|[\w.:+-]*[\w:+-]|\.\.\.)"
     called = (
         rf"(?:\bmodel\.(?:session|generate)|\b(?:rr|riverrun)\.load|\bSpeculation)\({argument}\)"
     )
@@ -31,10 +31,11 @@ def _flags() -> dict[str, str]:
     from ..graph.fields import options_of
     from ..speculative import Speculation
     from .loading import Loading
+    from .templating import Templating
 
     return {
         each.name: max(option.flags, key=len)
-        for cls in (SamplerParams, SessionOptions, Speculation, Loading)
+        for cls in (SamplerParams, SessionOptions, Speculation, Loading, Templating)
         for each, option in options_of(cls)
         if option.flags
     }

@@ -123,12 +123,12 @@ class RenderWorker:
         if code == -signal.SIGALRM:
             return (
                 f"the chat template took longer than {self.limits.seconds:g} s; use another one "
-                "(chat_template=)"
+                "(chat_template=...)"
             )
         how = f"by signal {-code}" if code < 0 else f"with code {code}"
         return (
             f"the process that renders the chat template ended {how}; use another template "
-            "(chat_template=)"
+            "(chat_template=...)"
         )
 
     def _end(self) -> None:
@@ -153,14 +153,11 @@ def _text(name: str, answer: Mapping[str, Any]) -> str:
     kind, error = answer["kind"], answer["error"]
     if kind == "refused":
         raise TemplateError(f"{name}: the chat template refuses these messages: {error}")
-    if kind == "limit":
+    broken = {"limit": "breaks a limit", "unsafe": "does what none may do"}
+    if kind in broken:
         raise TemplateError(
-            f"{name}: the chat template breaks a limit: {error}; use another one (chat_template=)"
-        )
-    if kind == "unsafe":
-        raise TemplateError(
-            f"{name}: the chat template does what none may do: {error}; use another one "
-            "(chat_template=)"
+            f"{name}: the chat template {broken[kind]}: {error}; use another one "
+            "(chat_template=...)"
         )
     raise TemplateError(f"{name}: the chat template failed: {error}")
 

@@ -57,11 +57,11 @@ class ChatTemplates:
         if not self.sources:
             return (
                 f"{self.path}: the model file has no chat template ({KEY}), so it may not be a "
-                "chat model; give the text of one (chat_template=)"
+                "chat model; give the text of one (chat_template=...)"
             )
         return (
             f"{self.path}: there is no chat template {name!r}; the file has "
-            f"{', '.join(sorted(self.sources))}; or give the text of one (chat_template=)"
+            f"{', '.join(sorted(self.sources))}; or give the text of one (chat_template=...)"
         )
 
 
