@@ -31,11 +31,12 @@ def _flags() -> dict[str, str]:
     from ..graph.fields import options_of
     from ..speculative import Speculation
     from .loading import Loading
-    from .templating import Templating
 
-    return {
+    flags = {
         each.name: max(option.flags, key=len)
-        for cls in (SamplerParams, SessionOptions, Speculation, Loading, Templating)
+        for cls in (SamplerParams, SessionOptions, Speculation, Loading)
         for each, option in options_of(cls)
         if option.flags
     }
+    # Python takes its text.
+    return {**flags, "chat_template": "--chat-template-file"}

@@ -102,7 +102,7 @@ def require_compiles(compiler: str, source: Path, flags: list[str], parts: tuple
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/chat.md", "docs/python.md"])
 def test_python_of_the_page_runs(page: str, capsys: pytest.CaptureFixture[str]) -> None:
     scope: dict[str, object] = {}
     for block in blocks(page, "python"):
