@@ -20,6 +20,7 @@ from .conversation import Conversation
 from .ending import Ending
 from .files import piped
 from .generating import drain, outcome, write
+from .hub import FromHub
 from .loading import Loading
 from .messages import complain, note
 from .parameters import Chosen, Offer, command
@@ -37,6 +38,7 @@ def chat(
     sampling: SamplerParams,
     session: Chosen[SessionOptions],
     loading: Loading,
+    hub: FromHub,
     drafts: Chosen[Speculation],
     constraining: Constraining,
 ) -> None:
@@ -46,7 +48,7 @@ def chat(
     Where standard input is no terminal, each of its lines is a message, and standard output gets
     the answers alone."""
     template = templating.arguments()
-    ready = Drafting(drafts, session, loading).ready(constraining)
+    ready = Drafting(drafts, session, loading, hub).ready(constraining)
     templating.check(ready.model)
     drafting = Speculator(ready.session, ready.speculation) if ready.speculation else None
     conversation = Conversation(

@@ -46,6 +46,11 @@ COMMANDS = {
         "Talk to a model: answers go to standard output as they come; /help lists what can be "
         "typed besides messages.",
     ),
+    "models": Entry(
+        "models",
+        "models",
+        "List the models that were fetched from the Hugging Face Hub, or remove some of them.",
+    ),
     "devices": Entry(
         "devices", "devices", "List the devices of this build and machine, best first."
     ),

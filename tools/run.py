@@ -17,6 +17,7 @@ from .constraints import Constraining
 from .ending import Ending
 from .files import piped, read_input, read_text
 from .generating import print_object, print_text
+from .hub import FromHub
 from .loading import Loading
 from .options import Json, read_integers
 from .parameters import Chosen, command
@@ -90,6 +91,7 @@ def run(
     sampling: SamplerParams,
     session: Chosen[SessionOptions],
     loading: Loading,
+    hub: FromHub,
     drafts: Chosen[Speculation],
     constraining: Constraining,
     templating: Templating,
@@ -104,7 +106,7 @@ def run(
         raise typer.BadParameter("a message is text; give it by -p or -f", param_hint="--tokens")
     prompt = prompt.found()
     template = templating.arguments()
-    ready = Drafting(drafts, session, loading).ready(constraining)
+    ready = Drafting(drafts, session, loading, hub).ready(constraining)
     model = ready.model
     ids: Sequence[int]
     ends: Sequence[int] = ()

@@ -15,6 +15,7 @@ from ..engine.session_plan import SessionOptions
 from ..graph.plugins import DRAFTERS, load_plugins
 from ..speculative import Speculation
 from .constraints import Constraining
+from .hub import FromHub
 from .loading import Loading, load_model
 from .messages import note
 from .parameters import Chosen
@@ -40,6 +41,7 @@ class Drafting:
     drafts: Chosen[Speculation]
     session: Chosen[SessionOptions]
     loading: Loading
+    hub: FromHub = FromHub()
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -60,7 +62,8 @@ class Drafting:
         self.session.make()
         if self.kinds:
             self._speculation(None)
-        if "draft" in self.kinds and self._draft_path is None:
+        self.hub.check(self.loading.model, self._draft_path)
+        if "draft" in self.kinds and not (self._draft_path or self.hub.draft):
             raise typer.BadParameter("needed by --spec draft", param_hint="--draft-model")
 
     def open(self) -> Speculation | None:
@@ -77,9 +80,26 @@ class Drafting:
     def ready(self, constraining: Constraining) -> Ready:
         """Check all options, then load the model, make its session and compile the constraint.
         Tells what the session holds where drafts make it hold more. Raises typer.BadParameter for
-        options, and what loading a model raises."""
+        options, and what fetching and loading a model raises."""
         self.check()
         must = constraining.asked()
+        return self._fetched()._load(must)
+
+    def _fetched(self) -> Drafting:
+        """The same with files in the place of models of the Hub."""
+        hub, values = self.hub, self.drafts.values
+        return replace(
+            self,
+            loading=replace(self.loading, model=hub.fetched(hub.model) or self.loading.model),
+            drafts=replace(
+                self.drafts,
+                values={**values, "draft_model": hub.fetched(hub.draft) or self._draft_path},
+            ),
+            hub=FromHub(),
+        )
+
+    def _load(self, must: tuple[str, str] | None) -> Ready:
+        """Load what `ready` gives. must: kind and source of the constraint."""
         loading = self.loading
         offload = self.offload(self.session.values.get("n_ctx"))
         model = load_model(
