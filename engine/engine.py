@@ -290,6 +290,9 @@ class Engine:
                 self._roster.fail(request, lost)
                 continue
             self.sequences.drop_pending(request.seq)
+            if request.stage is Stage.DECODING:
+                # A pass may have evaluated the newest token without giving it a next one.
+                self.sequences.shorten(request.seq, request.evaluated)
             if request.drafting is not None and request.stage is Stage.DECODING:
                 held = self.sequences.tokens(request.seq)
                 request.drafting.begin(request.seq, held, len(held))
