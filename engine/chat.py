@@ -11,8 +11,14 @@ from ..models.chat import ChatTemplate
 from ..models.tokenizer import Tokenizer, TokenType
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .constraints import Constraint
+    from .engine import Speculative
     from .generate import Generation
     from .model import Model
+    from .sampler import Sampling
+    from .session import Session
 
 _OWN = ("messages", "tools", "documents", "continue_final_message")
 # A short conversation, whose rendered text shows what follows an answer.
@@ -44,14 +50,20 @@ def chat(
     chat_template: str | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
     continue_final_message: bool | str = False,
+    stop: str | Sequence[str] = (),
     stop_token_ids: Sequence[int] = (),
     ignore_eos: bool = False,
-    **options: Any,
+    session: Session | None = None,
+    n_ctx: int | None = None,
+    cache_prompt: bool | None = None,
+    speculative: Speculative = None,
+    constraint: Constraint | None = None,
+    **sampling: Unpack[Sampling],
 ) -> Generation:
     """Answer the last of some messages, lazily: iterate for pieces of text, then read `.result`.
 
-    The named arguments are those of `chat_prompt`; options: those of `generate`. With a session,
-    what it already holds of the chat is kept (cache_prompt).
+    The arguments are those of `chat_prompt` and of `generate`. With a session, what it already
+    holds of the chat is kept, unless cache_prompt is False.
     Raises TemplateError without a template and where it fails, and what `generate` raises."""
     prompt = chat_prompt(
         model,
@@ -64,9 +76,18 @@ def chat(
     )
     if not ignore_eos:
         stop_token_ids = [*stop_token_ids, *prompt.stop_token_ids]
-    options.setdefault("cache_prompt", options.get("session") is not None)
     return model.generate(
-        prompt.tokens, max_tokens, stop_token_ids=stop_token_ids, ignore_eos=ignore_eos, **options
+        prompt.tokens,
+        max_tokens,
+        stop=stop,
+        stop_token_ids=stop_token_ids,
+        ignore_eos=ignore_eos,
+        session=session,
+        n_ctx=n_ctx,
+        cache_prompt=session is not None if cache_prompt is None else cache_prompt,
+        speculative=speculative,
+        constraint=constraint,
+        **sampling,
     )
 
 

@@ -24,6 +24,7 @@ _QUANT = re.compile(
     re.IGNORECASE,
 )
 _REPO = re.compile(r"[\w.-]+/[\w.-]+")
+_SUM = re.compile(r"[0-9a-f]{64}")
 _CHUNK = 1 << 20
 
 Told = Callable[[str], None]
@@ -202,6 +203,11 @@ class Hub:
         from huggingface_hub.file_download import repo_folder_name
 
         if listed.lfs is not None:
+            if not _SUM.fullmatch(listed.lfs.sha256):
+                raise DownloadError(
+                    f"{repo}/{name}: expected a SHA-256 sum, got {listed.lfs.sha256!r} from "
+                    f"{self.endpoint}"
+                )
             folder = self.cache / repo_folder_name(repo_id=repo, repo_type="model") / "blobs"
             blob = folder / listed.lfs.sha256
             if not blob.exists():

@@ -19,12 +19,14 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 @dataclass
 class Stub:
     """repos: files by path. refuses: the status of all answers, with its code in X-Error-Code;
-    damaged: bytes of a file's end that are sent as others; seen: method, path and Range of all
+    damaged: bytes of a file's end that are sent as others; sums: of files in place of the right
+    ones; seen: method, path and Range of all
     requests."""
 
     repos: dict[str, dict[str, bytes]]
     refuses: tuple[int, str] | None = None
     damaged: int = 0
+    sums: dict[str, str] = field(default_factory=dict)
     seen: list[tuple[str, str, str | None]] = field(default_factory=list)
     url: str = ""
 
@@ -87,7 +89,7 @@ def _send_listing(handler: BaseHTTPRequestHandler, stub: Stub, repo: str) -> Non
             "rfilename": name,
             "size": len(raw),
             "blobId": hashlib.sha1(raw).hexdigest(),
-            "lfs": {"sha256": _sum(raw), "size": len(raw), "pointerSize": 130},
+            "lfs": {"sha256": stub.sums.get(name, _sum(raw)), "size": len(raw), "pointerSize": 130},
         }
         for name, raw in files.items()
     ]

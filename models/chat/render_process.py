@@ -176,7 +176,7 @@ def serve(requests: BinaryIO, answers: BinaryIO, limits: dict[str, Any]) -> None
         request = marshal.loads(requests.read(LENGTH.unpack(head)[0]))
         signal.setitimer(signal.ITIMER_REAL, limits["seconds"])
         found = outcome(request["template"], request["values"], limits["characters"])
-        raw = json.dumps(found).encode()
+        raw = json.dumps(found, ensure_ascii=False).encode("utf-8", "surrogatepass")
         signal.setitimer(signal.ITIMER_REAL, 0)
         answers.write(LENGTH.pack(len(raw)) + raw)
         answers.flush()

@@ -98,7 +98,7 @@ class RenderWorker:
         if len(head) < LENGTH.size:
             return None
         raw = answers.read(size := LENGTH.unpack(head)[0])
-        return json.loads(raw) if len(raw) == size else None
+        return json.loads(raw.decode("utf-8", "surrogatepass")) if len(raw) == size else None
 
     def _start(self) -> subprocess.Popen[bytes]:
         if not sys.executable:
@@ -106,7 +106,8 @@ class RenderWorker:
                 "chat templates are rendered by a Python process of their own, and sys.executable "
                 "does not say where Python is; set it"
             )
-        given = json.dumps({"path": sys.path, **asdict(self.limits)})
+        path = [folder for folder in sys.path if folder]  # "" is wherever the caller happens to be
+        given = json.dumps({"path": path, **asdict(self.limits)})
         # In a session of its own, Ctrl-C in the terminal is not for it.
         return subprocess.Popen(
             [sys.executable, "-I", str(SCRIPT), given],

@@ -178,6 +178,13 @@ REFUSALS: dict[str, tuple[Callable[[Hub, Stub], object], str]] = {
         ),
         "lacks the shard big/a-Q6_K-00002-of-00003.gguf",
     ),
+    "sum": (
+        lambda hub, stub: (
+            stub.sums.update({"a-Q4_K_M.gguf": "../../../evil"}),
+            hub.fetch(Wanted("me/small")),
+        ),
+        "expected a SHA-256 sum, got '../../../evil'",
+    ),
     "gated": (
         lambda hub, stub: (
             setattr(stub, "refuses", (403, "GatedRepo")),
