@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from cli import DEVICE, LIMIT, run_cli, start_cli
+from demo import demo
 from hub_stub import COMMIT, Stub, serving
 from paths import DEMO
 from riverrun.errors import DownloadError, RequestError
@@ -246,10 +247,10 @@ def test_the_command(
         monkeypatch.setattr(f"riverrun.tools.{module}.Hub", lambda: hub)
     stub.repos["me/demo"] = {"demo-Q8_0.gguf": DEMO.read_bytes()}
     greedy = ("-p", "def ", "--temp", 0, "-n", 4, "--device", DEVICE)
-    want = run_cli(capsys, "run", DEMO, *greedy).out
+    want = demo(DEVICE).generate("def ", 4, temperature=0).result.text
     drafted = ("--spec", "draft", "--draft-hf", "me/demo")
     outcome = run_cli(capsys, "run", "-hf", "me/demo:Q8_0", *greedy, *drafted)
-    assert (outcome.code, outcome.out) == (0, want) and "drafts" in outcome.err
+    assert (outcome.code, outcome.out) == (0, f"def {want}\n") and "drafts" in outcome.err
     (row,) = json.loads(run_cli(capsys, "models", "--json").out)["models"]
     assert (row["name"], row["bytes"]) == ("me/demo:Q8_0", DEMO.stat().st_size)
     assert run_cli(capsys, "models", "list").out.split()[0] == "me/demo:Q8_0"
