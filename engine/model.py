@@ -13,6 +13,7 @@ from ..graph.errors import RequestError
 from ..models import ModelFile, load_file
 from ..models.step import Capacity, StepShape
 from ..models.tokenizer import Tokenizer
+from . import chat as chats
 from .batch import run_batch, spread
 from .constraints import Constraint, compile_constraint
 from .constraints.kinds import Source
@@ -238,6 +239,8 @@ class Model:
             return found
         results = dict(found)
         return [results[i] for i in range(len(prompts))]
+
+    chat, chat_prompt = chats.chat, chats.chat_prompt
 
     def _session_for(
         self, session: Session | None, n_ctx: int | None, asked: Opener | Drafting | None

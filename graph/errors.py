@@ -12,6 +12,8 @@
     |  |- GgufError                  the container itself is damaged or unsafe
     |  `- TokenizerError             vocabulary or pre-tokenizer data is wrong or unknown
     |- RequestError (ValueError)     a caller's argument: prompt too long, bad sampler value
+    |  `- TemplateError              a chat template that fails, or refuses the messages
+    |- DownloadError (RuntimeError)  a model that cannot be fetched
     |- DrafterError (RuntimeError)   a drafter raised, or gave something else than drafts
     |- SequenceLost (RuntimeError)   a sequence that an exception left in pieces; clear it
     `- SessionBusy (RuntimeError)    a session used by two callers at once
@@ -68,6 +70,14 @@ class TokenizerError(ModelError):
 
 class RequestError(RiverrunError, ValueError):
     """A caller's argument is out of range."""
+
+
+class TemplateError(RequestError):
+    """A chat template is missing, fails, refuses the messages, or takes too much."""
+
+
+class DownloadError(RiverrunError, RuntimeError):
+    """A model cannot be fetched: not there, no access, no connection, or damaged."""
 
 
 class DrafterError(RiverrunError, RuntimeError):

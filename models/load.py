@@ -12,6 +12,7 @@ from ..graph import HostTensor, TensorSpec
 from ..graph.errors import ModelError, RequestError
 from . import quant  # noqa: F401  (registers the block codecs)
 from .architecture import Architecture, check_tensors, find_architecture
+from .chat import ChatTemplates
 from .gguf import GgufFile, open_gguf
 from .step import DRAFT_HEAD
 from .tokenizer import Tokenizer, load_tokenizer
@@ -46,6 +47,11 @@ class ModelFile:
             digest.update(f"{name} {tensor.spec}".encode())
             digest.update(tensor.raw[:SAMPLE].tobytes() + tensor.raw[-SAMPLE:].tobytes())
         return digest.hexdigest()
+
+    @cached_property
+    def chat_templates(self) -> ChatTemplates:
+        """The chat templates that the file holds."""
+        return ChatTemplates.read(str(self.path), self.file.metadata, self.tokenizer)
 
     @property
     def nbytes(self) -> int:

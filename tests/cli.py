@@ -67,7 +67,7 @@ def start_cli(*arguments: object, **options: Any) -> Iterator[subprocess.Popen[b
     command = [sys.executable, "-m", "riverrun.tools.main", *map(str, arguments)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with default_signals():
-        process = subprocess.Popen(command, env=environment, **{**pipes, **options})
+        process = subprocess.Popen(command, **{"env": environment, **pipes, **options})
     try:
         yield process
     finally:

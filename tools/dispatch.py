@@ -46,6 +46,17 @@ COMMANDS = {
         "Tell what a model file holds, whether it runs here, and the memory of a context, without "
         "loading it.",
     ),
+    "chat": Entry(
+        "chat",
+        "chat",
+        "Talk to a model: answers go to standard output as they come; /help lists what can be "
+        "typed besides messages.",
+    ),
+    "models": Entry(
+        "models",
+        "models",
+        "List the models that were fetched from the Hugging Face Hub, or remove some of them.",
+    ),
     "devices": Entry(
         "devices", "devices", "List the devices of this build and machine, best first."
     ),

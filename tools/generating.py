@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ..engine import Generation, Result
+from ..engine import Generation, Model, Result
 from .messages import note
 
 
@@ -21,11 +21,11 @@ def print_object(generation: Generation) -> None:
 
 def print_text(generation: Generation, prompt: str) -> None:
     """Print the prompt and the text as it comes, and a line on standard error."""
-    _write(prompt)
-    fault = drain(generation, _write)
-    _write("\n")
+    write(prompt)
+    fault = drain(generation, write)
+    write("\n")
     if fault is None or _interrupts(fault):
-        note(_summary(generation, outcome(generation, fault)))
+        note(summary(generation.model, outcome(generation, fault)))
     if fault:
         raise fault
 
@@ -59,13 +59,13 @@ def _interrupts(fault: BaseException | None) -> bool:
     return isinstance(fault, KeyboardInterrupt)
 
 
-def _write(text: str) -> None:
+def write(text: str) -> None:
+    """Print text as it comes, without a line break."""
     print(text, end="", flush=True)
 
 
-def _summary(generation: Generation, result: Result) -> str:
+def summary(model: Model, result: Result) -> str:
     """One line: tokens and rates, how it ended, on what it ran."""
-    model = generation.model
     times, threads = result.timings, model.backend.threads
     parts = [
         f"prompt {times['prompt_n']} tokens, {times['prompt_per_second']:.1f} t/s",

@@ -5,23 +5,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, TypeAlias
 
 import typer
 
-from ..engine import Model, SamplerParams, Session
+from ..engine import Model, SamplerParams
 from ..engine.session_options import SessionOptions
-from ..graph.fields import integer, option
+from ..graph.fields import option
 from ..speculative import Speculation
 from .constraints import Constraining
+from .ending import Ending
 from .files import piped, read_input, read_text
 from .generating import print_object, print_text
-from .loading import Loading, load_model
-from .messages import note
-from .options import MOST, Json, read_integers
+from .hub import FromHub
+from .loading import Loading
+from .options import Json, read_integers
 from .parameters import Chosen, command
 from .speculation import Drafting
+from .templating import Templating
 
 STANDARD_INPUT = "-"
+Chat: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--chat",
+        help="The prompt is a message for a chat model, and its answer alone is printed; so it is "
+        "with any option of chats.",
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -73,43 +84,6 @@ class Prompt:
         return model.tokenizer.decode(self.tokens or []) if self.text is None else self.text
 
 
-def read_stops(texts: Sequence[str]) -> tuple[str, ...]:
-    """Stop texts, none of them empty. Raises ValueError."""
-    if "" in texts:
-        raise ValueError("expected some text, got none")
-    return tuple(texts)
-
-
-@dataclass(frozen=True)
-class Ending:
-    """What ends the text."""
-
-    n: int = option(
-        128,
-        "-n",
-        "--n-predict",
-        metavar="N",
-        help="Tokens to generate; -1: to the end token or the context's end.",
-        check=integer(-1, MOST),
-    )
-    stop: tuple[str, ...] = option(
-        (),
-        "--stop",
-        metavar="STR",
-        help="Text that ends it; repeatable.",
-        repeatable=True,
-        read=read_stops,
-    )
-    stop_token_ids: list[int] | None = option(
-        None,
-        "--stop-token-ids",
-        metavar="ID,ID,...",
-        help="Tokens that end it, like the end token.",
-        read=read_integers,
-    )
-    ignore_eos: bool = option(False, "--ignore-eos", help="Do not stop at the end token.")
-
-
 @command
 def run(
     prompt: Prompt,
@@ -117,43 +91,43 @@ def run(
     sampling: SamplerParams,
     session: Chosen[SessionOptions],
     loading: Loading,
+    hub: FromHub,
     drafts: Chosen[Speculation],
     constraining: Constraining,
+    templating: Templating,
+    as_chat: Chat = False,
     as_json: Json = False,
 ) -> None:
     """Continue a prompt: the text goes to standard output as it comes, timings to standard error.
 
     With --json one object at the end is all that standard output gets."""
+    as_message = as_chat or templating.given
+    if as_message and prompt.tokens is not None:
+        raise typer.BadParameter("a message is text; give it by -p or -f", param_hint="--tokens")
     prompt = prompt.found()
-    drafting = Drafting(drafts, session, loading)
-    drafting.check()
-    must = constraining.asked()
-    offload = drafting.offload(session.values.get("n_ctx"))
-    model = load_model(
-        loading.model,
-        loading.device,
-        loading.threads,
-        loading.draft_head,
-        offload,
-        loading.load,
-        loading.normalize,
-    )
-    plan = model.plan_session(**drafting.session_options())
-    speculation = drafting.open()
-    if speculation or plan.bytes.rollback or plan.bytes.host:
-        note(plan.summary)
+    template = templating.arguments()
+    ready = Drafting(drafts, session, loading, hub).ready(constraining)
+    model = ready.model
+    ids: Sequence[int]
+    ends: Sequence[int] = ()
+    if as_message:
+        message = {"role": "user", "content": prompt.text}
+        made = model.chat_prompt([*templating.messages(), message], **template)
+        ids, ends = made.tokens, () if ending.ignore_eos else made.stop_token_ids
+    else:
+        ids = prompt.ids(model)
     generation = model.generate(
-        prompt.ids(model),
+        ids,
         ending.n,
         stop=ending.stop,
-        stop_token_ids=ending.stop_token_ids or (),
+        stop_token_ids=[*(ending.stop_token_ids or ()), *ends],
         ignore_eos=ending.ignore_eos,
-        session=Session(model, plan),
-        speculative=speculation,
-        constraint=model.constraint(*must) if must else None,
+        session=ready.session,
+        speculative=ready.speculation,
+        constraint=ready.constraint,
         **vars(sampling),
     )
     if as_json:
         print_object(generation)
     else:
-        print_text(generation, prompt.shown(model))
+        print_text(generation, "" if as_message else prompt.shown(model))

@@ -13,10 +13,11 @@ from ..engine.session_options import SessionOptions
 from ..graph.fields import integer
 from ..graph.random import MAX_SEED
 from ..speculative import Speculation
+from .ending import Ending
 from .loading import Loading, load_model
 from .options import Json
 from .parameters import Chosen, Offer, command
-from .run import Ending, Prompt
+from .run import Prompt
 from .speculation import MEASURED, Drafting
 
 if TYPE_CHECKING:

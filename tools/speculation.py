@@ -4,21 +4,34 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
 
-from ..engine import Model
+from ..engine import Model, Session
+from ..engine.constraints import Constraint
 from ..engine.offload import Offload
 from ..engine.session_options import SessionOptions
 from ..graph.plugins import DRAFTERS, load_plugins
 from ..speculative import Speculation
+from .constraints import Constraining
+from .hub import FromHub
 from .loading import Loading, load_model
+from .messages import note
 from .parameters import Chosen
 
 # What `spec check` and `bench spec` offer of it: drafts stay by `match`, and files of counts would
 # make their runs depend on earlier ones.
 MEASURED = ("draft_model", "draft_max", "draft_min", "p_min")
+
+
+class Ready(NamedTuple):
+    """A loaded model and what generations over it use."""
+
+    model: Model
+    session: Session
+    speculation: Speculation | None
+    constraint: Constraint | None
 
 
 @dataclass(frozen=True)
@@ -28,6 +41,7 @@ class Drafting:
     drafts: Chosen[Speculation]
     session: Chosen[SessionOptions]
     loading: Loading
+    hub: FromHub = FromHub()
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -48,7 +62,8 @@ class Drafting:
         self.session.make()
         if self.kinds:
             self._speculation(None)
-        if "draft" in self.kinds and self._draft_path is None:
+        self.hub.check(self.loading.model, self._draft_path)
+        if "draft" in self.kinds and not (self._draft_path or self.hub.draft):
             raise typer.BadParameter("needed by --spec draft", param_hint="--draft-model")
 
     def open(self) -> Speculation | None:
@@ -61,6 +76,47 @@ class Drafting:
         return self._speculation(
             load_model(path, loading.device, loading.threads, load=loading.load)
         )
+
+    def ready(self, constraining: Constraining) -> Ready:
+        """Check all options, then load the model, make its session and compile the constraint.
+        Tells what the session holds where drafts make it hold more. Raises typer.BadParameter for
+        options, and what fetching and loading a model raises."""
+        self.check()
+        must = constraining.asked()
+        return self._fetched()._load(must)
+
+    def _fetched(self) -> Drafting:
+        """The same with files in the place of models of the Hub."""
+        hub, values = self.hub, self.drafts.values
+        return replace(
+            self,
+            loading=replace(self.loading, model=hub.fetched(hub.model) or self.loading.model),
+            drafts=replace(
+                self.drafts,
+                values={**values, "draft_model": hub.fetched(hub.draft) or self._draft_path},
+            ),
+            hub=FromHub(),
+        )
+
+    def _load(self, must: tuple[str, str] | None) -> Ready:
+        """Load what `ready` gives. must: kind and source of the constraint."""
+        loading = self.loading
+        offload = self.offload(self.session.values.get("n_ctx"))
+        model = load_model(
+            loading.model,
+            loading.device,
+            loading.threads,
+            loading.draft_head,
+            offload,
+            loading.load,
+            loading.normalize,
+        )
+        plan = model.plan_session(**self.session_options())
+        speculation = self.open()
+        if speculation or plan.bytes.rollback or plan.bytes.host:
+            note(plan.summary)
+        constraint = model.constraint(*must) if must else None
+        return Ready(model, Session(model, plan), speculation, constraint)
 
     def session_options(self) -> dict[str, Any]:
         """What a session needs for it. Without drafts and without a number of tokens to go back

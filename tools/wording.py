@@ -11,7 +11,7 @@ def in_command_words(text: str) -> str:
     `n_rs_seq=3` become `--n-rs-seq 3`."""
     flags = _flags()
     named = "|".join(sorted(flags, key=len, reverse=True))
-    argument = rf"\b({named})=('[^']*'|\"[^\"]*\"|[\w.:+-]*[\w:+-])"
+    argument = rf"\b({named})=('[^']*'|\"[^\"]*\"|[\w.:+-]*[\w:+-]|\.\.\.)"
     called = (
         rf"(?:\bmodel\.(?:session|generate)|\b(?:rr|riverrun)\.load|\bSpeculation)\({argument}\)"
     )
@@ -32,9 +32,11 @@ def _flags() -> dict[str, str]:
     from ..speculative import Speculation
     from .loading import Loading
 
-    return {
+    flags = {
         each.name: max(option.flags, key=len)
         for cls in (SamplerParams, SessionOptions, Speculation, Loading)
         for each, option in options_of(cls)
         if option.flags
     }
+    # Python takes its text.
+    return {**flags, "chat_template": "--chat-template-file"}

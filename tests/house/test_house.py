@@ -43,6 +43,7 @@ IMPORTS = {
     "backends/plugin.py": May(("graph", "backends"), ("cffi",)),
     "models": May(("graph", "ops"), ("numpy", "jinja2")),
     "models/convert": May(("graph.errors", "models"), ("numpy", "gguf", "sentencepiece")),
+    "models/hub.py": May(("graph",), ("huggingface_hub",)),
     "models/gguf": May(IR, ("numpy", "gguf")),
     "models/quant": May(IR, ("numpy",)),
     "models/tokenizer": May(IR, ("numpy", "tokenizers", "sentencepiece")),

@@ -102,6 +102,14 @@ def require_compiles(compiler: str, source: Path, flags: list[str], parts: tuple
     assert done.returncode == 0, done.stderr
 
 
+def test_python_of_the_page_of_chats_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    scope: dict[str, object] = {}
+    for block in blocks("docs/chat.md", "python"):
+        exec(block, scope)
+    assert isinstance(request := scope["request"], rr.Request)
+    assert request.result and request.result.text in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
 def test_python_of_the_page_runs(page: str, capsys: pytest.CaptureFixture[str]) -> None:
     scope: dict[str, object] = {}

@@ -1,0 +1,50 @@
+"""`riverrun models`: what was fetched from the Hugging Face Hub."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from ..engine.session_plan import mib
+from ..models.hub import CachedModel, Hub
+from .messages import note
+from .options import Json
+
+LIST, REMOVE = "list", "remove"
+
+
+def models(
+    action: Annotated[str, typer.Argument(metavar="list|remove", help="What to do.")] = LIST,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME", help="Models to remove, as they are listed."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the models that were fetched from the Hugging Face Hub, or remove some of them."""
+    if action not in (LIST, REMOVE):
+        raise typer.BadParameter(f"expected list or remove, got {action!r}", param_hint="models")
+    if (action == REMOVE) != bool(names):
+        want = "the names of models" if action == REMOVE else "no names"
+        raise typer.BadParameter(f"expected {want}", param_hint=f"models {action}")
+    hub = Hub()
+    found = hub.cached() if action == LIST else [m for n in names or [] for m in hub.remove(n)]
+    if as_json:
+        print(json.dumps({"models": [_row(model) for model in found]}))
+        return
+    if not found:
+        note("no model was fetched yet; -hf OWNER/NAME of `run` and `chat` fetches one")
+    _print(found, "" if action == LIST else "removed ")
+
+
+def _row(model: CachedModel) -> dict[str, Any]:
+    return {"name": model.name, "bytes": model.nbytes, "path": str(model.path)}
+
+
+def _print(found: Sequence[CachedModel], before: str) -> None:
+    width = max((len(model.name) for model in found), default=0)
+    for model in found:
+        print(f"{before}{model.name:{width}}  {mib(model.nbytes)}  {model.path}")
