@@ -2,7 +2,8 @@
 
 from .engine import Engine, Event
 from .generate import Generation
-from .model import Model, load
+from .loading import load
+from .model import Model
 from .request import Request, Result
 from .rows import Pass
 from .sampler import Sampler, SamplerParams

@@ -104,6 +104,7 @@ class Engine:
         cache_prompt: bool = False,
         speculative: Speculative | bool = True,
         constraint: Constraint | None = None,
+        logprobs: int | None = None,
         **sampling: Any,
     ) -> Request:
         """Add a request; it runs once a sequence is free. The arguments are those of
@@ -112,7 +113,7 @@ class Engine:
         Raises RequestError for what is out of range, prompts that do not fit, and a session of the
         caller's that has pending tokens."""
         options = make_options(
-            self.model, max_tokens, stop, stop_token_ids, ignore_eos, cache_prompt
+            self.model, max_tokens, stop, stop_token_ids, ignore_eos, cache_prompt, logprobs
         )
         before = [] if self._own or cache_prompt else self._before()
         ids = prompt_ids(self.model, prompt, before, self.sequences.n_ctx)
@@ -260,7 +261,8 @@ class Engine:
                 length = sequences.evaluated(request.seq)
                 request.began_decoding(length, sequences.n_ctx - length)
                 if not request.ending:
-                    request.take(request.chooser.choose(found.logits[0], length))
+                    logits = found.logits[0]
+                    request.take(request.chooser.choose(logits, length), logits)
         except Exception as error:
             request.fail(error)
         request.changing = False

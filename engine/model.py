@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -10,7 +9,7 @@ from ..backends import Plan
 from ..backends.debug import watched
 from ..graph import Graph
 from ..graph.errors import RequestError
-from ..models import ModelFile, load_file
+from ..models import ModelFile
 from ..models.step import Capacity, StepShape
 from ..models.tokenizer import Tokenizer
 from .batch import run_batch, spread
@@ -28,8 +27,6 @@ from .session_plan import SessionOptions, SessionPlan, plan_session
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-Progress = Callable[[int, int], None]
 
 
 class Model:
@@ -170,6 +167,7 @@ class Model:
         cache_prompt: bool = False,
         speculative: Speculative = None,
         constraint: Constraint | None = None,
+        logprobs: int | None = None,
         **sampling: Unpack[Sampling],
     ) -> Generation:
         """Continue a prompt (text or token ids), lazily: iterate for pieces of text, then read
@@ -180,8 +178,9 @@ class Model:
         and generated tokens; else a fresh one of n_ctx tokens. cache_prompt: the prompt is the
         whole text, and the session keeps the part that it already holds. speculative: drafters by
         name ("mtp", "ngram-mod,mtp"), or a Speculation or Speculator of riverrun.speculative.
-        constraint: what the text must conform to (engine/constraints). sampling: the fields of
-        SamplerParams (temperature, top_k, top_p, min_p, seed, ...).
+        constraint: what the text must conform to (engine/constraints). logprobs: report the
+        log-probability of each token and of so many of the likeliest (engine/logprobs.py).
+        sampling: the fields of SamplerParams (temperature, top_k, top_p, min_p, seed, ...).
         Raises RequestError for values out of range and prompts that do not fit, SessionBusy for a
         session that is in use."""
         asked = self.opener(speculative)
@@ -197,6 +196,7 @@ class Model:
                 ignore_eos=ignore_eos,
                 cache_prompt=cache_prompt,
                 constraint=constraint,
+                logprobs=logprobs,
                 **sampling,
             )
         except BaseException:
@@ -259,39 +259,3 @@ class Model:
         if n_ctx is not None:
             raise RequestError("n_ctx is for a session of its own; the given session has its size")
         return session
-
-
-def load(
-    path: str | os.PathLike[str],
-    device: str = "auto",
-    threads: int | None = None,
-    progress: Progress | None = None,
-    draft_head: int = 0,
-    offload: Offload | None = None,
-    drafters: Callable[[str], Opener] | None = None,
-    load: str = "map",
-) -> Model:
-    """Load a GGUF model onto a device; the arguments are those of `riverrun.load`, which also gives
-    drafters: what `speculative=` asks for by name.
-
-    Raises ModelError or BackendError."""
-    model = Model(load_file(path, draft_head, load), device, threads, offload, drafters)
-    _warm(model, progress)
-    return model
-
-
-def _warm(model: Model, progress: Progress | None) -> None:
-    """Bind one small step, which brings every weight into the layout that its kernel reads."""
-    done, total = 0, model.source.nbytes
-
-    def moved(nbytes: int) -> None:
-        nonlocal done
-        done += nbytes
-        if progress:
-            progress(min(done, total), total)
-
-    model.weights.progress = moved
-    model.session(n_ctx=1)
-    model.weights.progress = None
-    if progress:
-        progress(total, total)

@@ -116,15 +116,15 @@ class Rounds:
         position = self.sequences.memory.length(request.seq) + 1
         token = request.chooser.choose(logits, position)
         self.sequences.commit(request.seq, 1)
-        request.take(token)
+        request.take(token, logits)
 
     def _take_drafts(self, turn: Turn, logits: np.ndarray, hidden: np.ndarray | None) -> None:
         request, taken, ended = turn.request, list[int](), True
         drafting = request.drafting
         assert drafting is not None
         for token in drafting.judge(turn.proposal, logits):
+            request.take(token, logits[len(taken)])
             taken.append(token)
-            request.take(token)
             if request.ending:
                 break
         else:

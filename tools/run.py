@@ -110,6 +110,25 @@ class Ending:
     ignore_eos: bool = option(False, "--ignore-eos", help="Do not stop at the end token.")
 
 
+@dataclass(frozen=True)
+class Report:
+    """What the object of --json has beside the text."""
+
+    logprobs: int | None = option(
+        None,
+        "--logprobs",
+        metavar="N",
+        help="With --json: log-probabilities of each token and the N likeliest.",
+        shown="none",
+        check=integer(0, MOST),
+    )
+
+    def check(self, as_json: bool) -> None:
+        """Raise typer.BadParameter where nothing would show what was asked for."""
+        if self.logprobs is not None and not as_json:
+            raise typer.BadParameter("needs --json, which shows them", param_hint="--logprobs")
+
+
 @command
 def run(
     prompt: Prompt,
@@ -119,6 +138,7 @@ def run(
     loading: Loading,
     drafts: Chosen[Speculation],
     constraining: Constraining,
+    report: Report,
     as_json: Json = False,
 ) -> None:
     """Continue a prompt: the text goes to standard output as it comes, timings to standard error.
@@ -127,6 +147,7 @@ def run(
     prompt = prompt.found()
     drafting = Drafting(drafts, session, loading)
     drafting.check()
+    report.check(as_json)
     must = constraining.asked()
     offload = drafting.offload(session.values.get("n_ctx"))
     model = load_model(
@@ -145,6 +166,7 @@ def run(
         session=Session(model, plan),
         speculative=speculation,
         constraint=model.constraint(*must) if must else None,
+        logprobs=report.logprobs,
         **vars(sampling),
     )
     if as_json:
