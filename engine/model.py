@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+import numpy as np
+
 from ..backends import Plan
 from ..backends.debug import watched
 from ..graph import Graph
@@ -16,6 +18,7 @@ from .batch import run_batch, spread
 from .constraints import Constraint, compile_constraint
 from .constraints.kinds import Source
 from .drafting import Drafting, Opener
+from .embedding import EmbeddingOptions, default_pooling, embed
 from .engine import Engine, Speculative
 from .generate import Generation
 from .offload import Offload, open_for
@@ -237,6 +240,28 @@ class Model:
             return found
         results = dict(found)
         return [results[i] for i in range(len(prompts))]
+
+    def embed(
+        self,
+        texts: str | Sequence[Any],
+        *,
+        pooling: str | None = None,
+        normalize: bool = True,
+        **memory: Any,
+    ) -> np.ndarray | list[np.ndarray]:
+        """Embeddings of texts (strings, or lists of token ids), f32 [n, n_embd]: the rows of their
+        tokens after the final norm, pooled; with pooling "none" a list of f32 [n_tokens, n_embd].
+
+        pooling: "mean", "last", "cls" (the first token's) or "none"; by default what the file's
+        metadata says, else "mean". normalize: to Euclidean length 1. memory: further fields of
+        SessionOptions (cache_type_k, ...). A text's embedding does not depend on the others. Raises
+        RequestError for a text without tokens, and options out of range."""
+        options = EmbeddingOptions(pooling, normalize)
+        listed = [texts] if isinstance(texts, str) else texts
+        found = embed(self, listed, options, **memory)
+        if (pooling or default_pooling(self)) == "none":
+            return found
+        return np.array(found, np.float32).reshape(len(found), self.source.arch.hp.n_embd)
 
     def _session_for(
         self, session: Session | None, n_ctx: int | None, asked: Opener | Drafting | None

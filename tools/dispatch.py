@@ -61,6 +61,11 @@ COMMANDS = {
         "passes of as many rows give in the same run, and the time that a step spends outside its "
         "passes.",
     ),
+    "embed": Entry(
+        "embed",
+        "embed",
+        "Print the embedding of each text: the rows of its tokens after the final norm, pooled.",
+    ),
     "perplexity": Entry(
         "perplexity", "perplexity", "Cut a text into chunks and score the second half of each."
     ),
