@@ -17,9 +17,9 @@ from ..graph.fields import check_fields, one_of, option
 from ..models.step import PAGE
 from .buckets import MAX_TOKENS, sequence_bucket
 from .items import checked_ids
-from .offload import Offload, state_bytes
 from .prompts import cuts, pass_kind
 from .session import Session
+from .session_plan import SessionPlan
 
 if TYPE_CHECKING:
     from .model import Model
@@ -146,7 +146,7 @@ def _together(
     """Passes of several whole texts, those of a length together."""
     order = sorted(which, key=lambda i: len(prompts[i]))
     longest = len(prompts[order[-1]])
-    session = _session(model, longest, _at_once(model, longest, len(order)), memory)
+    session = _session(model, longest, _at_once(model, longest, len(order), memory), memory)
     while order:
         group, total = list[int](), 0
         while order and len(group) < session.sequences.n_seqs:
@@ -177,16 +177,20 @@ def _alone(session: Session, ids: Sequence[int]) -> Iterator[np.ndarray]:
 
 
 def _session(model: Model, longest: int, n_seqs: int, memory: dict[str, Any]) -> Session:
+    return Session(model, _plan(model, longest, n_seqs, memory))
+
+
+def _plan(model: Model, longest: int, n_seqs: int, memory: dict[str, Any]) -> SessionPlan:
     """A session for texts of that many tokens; its sizes go in powers of two, so that calls share
     compiled plans."""
     rounded = PAGE << max(0, -(-longest // PAGE) - 1).bit_length()
     n_ctx = max(longest, min(rounded, model.n_ctx_train))
-    return model.session(n_ctx, n_seqs, **{"n_rs_seq": 0, "cache_bytes": 0, **memory})
+    return model.plan_session(n_ctx, n_seqs, **{"n_rs_seq": 0, "cache_bytes": 0, **memory})
 
 
-def _at_once(model: Model, longest: int, n: int) -> int:
+def _at_once(model: Model, longest: int, n: int, memory: dict[str, Any]) -> int:
     """How many of n texts are in memory at a time."""
-    each = sum(state_bytes(model.source, Offload(n_ctx=longest)).values())
+    each = _plan(model, longest, 1, memory).bytes.device
     room = max(1, MEMORY // max(1, each))
     most = min(MOST_AT_ONCE, 1 << (room.bit_length() - 1))
     return sequence_bucket(min(n, most), most)

@@ -58,11 +58,11 @@ def moe_wants(layer: int, n_embd: int, m: MoeShape, fused: bool) -> Iterator[Wan
     b, n_ff = f"blk.{layer}.", m.n_ff[layer]
     yield Want(b + "ffn_gate_inp.weight", (m.n_expert, n_embd))
     if fused:
-        yield Want(b + "ffn_gate_up_exps.weight", (m.n_expert, 2 * n_ff, n_embd))
+        yield Want(b + "ffn_gate_up_exps.weight", (m.n_expert, 2 * n_ff, n_embd), experts=True)
     else:
-        yield Want(b + "ffn_gate_exps.weight", (m.n_expert, n_ff, n_embd))
-        yield Want(b + "ffn_up_exps.weight", (m.n_expert, n_ff, n_embd))
-    yield Want(b + "ffn_down_exps.weight", (m.n_expert, n_embd, n_ff))
+        yield Want(b + "ffn_gate_exps.weight", (m.n_expert, n_ff, n_embd), experts=True)
+        yield Want(b + "ffn_up_exps.weight", (m.n_expert, n_ff, n_embd), experts=True)
+    yield Want(b + "ffn_down_exps.weight", (m.n_expert, n_embd, n_ff), experts=True)
     if m.n_ff_shared:
         yield Want(b + "ffn_gate_inp_shexp.weight", (n_embd,))
         yield Want(b + "ffn_gate_shexp.weight", (m.n_ff_shared, n_embd))

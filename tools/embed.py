@@ -12,7 +12,6 @@ import typer
 
 from ..engine import Model
 from ..engine.embedding import EmbeddingOptions, default_pooling, text_ids
-from ..engine.offload import Offload
 from ..graph.fields import option
 from .files import piped, read_input, read_text
 from .loading import Loading, load_model
@@ -73,7 +72,7 @@ def embed(
         loading.model,
         loading.device,
         loading.threads,
-        offload=Offload(loading.gpu_layers),
+        offload=loading.offload(),
         load=loading.load,
     )
     pooling = options.pooling or default_pooling(model)
