@@ -23,7 +23,6 @@ from ..models.step import CANDIDATES, NEXT_TOKEN, StepShape
 from .bound_step import BoundStep, Part
 from .buckets import sequence_bucket
 from .request import Request
-from .sampler import DeviceDraw
 from .sequences import Sequences
 
 UNKNOWN = -1  # a token that the device has picked and the host has not read
@@ -56,7 +55,7 @@ class PickingPlan:
         inputs = bound.inputs
         self._read, self._write = inputs["token_slots"], inputs["next_slots"]
         self._position = inputs.get("draw_position")
-        self._draws: list[DeviceDraw] = []
+        self._asked: list[Request] = []  # whose draws the inputs hold
 
     def fill(self, requests: Sequence[Request], parts: Sequence[Part]) -> None:
         """The data of a pass."""
@@ -68,13 +67,13 @@ class PickingPlan:
         if self._position is None:
             return
         self._position[:n] = [part.first + 1 for part in parts]
-        draws = [request.draw for request in requests if request.draw is not None]
-        if draws != self._draws:
-            self._ask(draws)
+        if requests != self._asked:
+            self._ask(requests)
 
-    def _ask(self, draws: list[DeviceDraw]) -> None:
+    def _ask(self, requests: Sequence[Request]) -> None:
         """How each row chooses; mostly the same from pass to pass."""
-        self._draws = []  # until all of it is written, should an exception break it off
+        self._asked = []  # until all of it is written, should an exception break it off
+        draws = [request.draw for request in requests if request.draw is not None]
         inputs, seeds = self.bound.inputs, self.bound.inputs["seed"].view(np.uint32)
         for row, draw in enumerate(draws):
             for name in ("top_k", "temperature", "top_p", "min_p"):
@@ -83,7 +82,7 @@ class PickingPlan:
         # Rows of padding draw from one candidate.
         inputs["top_k"][len(draws) :] = 1
         inputs["temperature"][len(draws) :] = 0.0
-        self._draws = draws
+        self._asked = list(requests)
 
 
 class Ahead:
@@ -250,14 +249,10 @@ class Ahead:
     def _go_back(self, request: Request, failed: bool = False) -> None:
         """Forget what was evaluated beyond the tokens that a request has taken. failed: what its
         passes left behind may be wrong."""
-        sequences, seq, length = self.sequences, request.seq, request.evaluated
-        if sequences.is_lost(seq):
+        if self.sequences.is_lost(request.seq):
             return
         try:
-            if failed or not sequences.can_remove(seq, length):
-                sequences.forget_last(seq, sequences.evaluated(seq) - length)
-            else:
-                sequences.remove(seq, length)
+            self.sequences.shorten(request.seq, request.evaluated, failed)
         except RiverrunError as error:
             request.fail(error)
 

@@ -117,8 +117,7 @@ class Engine:
         )
         before = [] if self._own or cache_prompt else self._before()
         ids = prompt_ids(self.model, prompt, before, self.sequences.n_ctx)
-        params = make_params(sampling)
-        request = Request(self.model, ids, params, options, constraint, before)
+        request = Request(self.model, ids, make_params(sampling), options, constraint, before)
         asked = self._spec if speculative is True else self.model.opener(speculative or None)
         request.opener = asked
         self._queue.append(request)
@@ -261,8 +260,8 @@ class Engine:
                 length = sequences.evaluated(request.seq)
                 request.began_decoding(length, sequences.n_ctx - length)
                 if not request.ending:
-                    logits = found.logits[0]
-                    request.take(request.chooser.choose(logits, length), logits)
+                    row = found.logits[0]
+                    request.take(request.chooser.choose(row, length), row)
         except Exception as error:
             request.fail(error)
         request.changing = False
@@ -292,6 +291,9 @@ class Engine:
                 self._roster.fail(request, lost)
                 continue
             self.sequences.drop_pending(request.seq)
+            if request.stage is Stage.DECODING:
+                # A pass may have evaluated the newest token without giving it a next one.
+                self.sequences.shorten(request.seq, request.evaluated)
             if request.drafting is not None and request.stage is Stage.DECODING:
                 held = self.sequences.tokens(request.seq)
                 request.drafting.begin(request.seq, held, len(held))

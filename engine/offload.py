@@ -129,12 +129,12 @@ def _without_cards(device: str, threads: int | None, asked: Offload) -> Backend:
 def _check_without_cards(device: str, asked: Offload) -> None:
     if asked.gpu_layers == AUTO:
         warnings.warn(
-            f"gpu_layers (--gpu-layers) auto: device {device!r} has no card, 0 layers are on one",
+            f"gpu_layers={AUTO!r}: device {device!r} has no card, 0 layers are on one",
             stacklevel=4,
         )
     elif asked.gpu_layers:
         raise BackendError(
-            f"gpu_layers (--gpu-layers) puts layers on cards, and device {device!r} has none; "
+            f"gpu_layers={asked.gpu_layers} puts layers on cards, and device {device!r} has none; "
             "`riverrun devices` lists what there is"
         )
 

@@ -224,4 +224,6 @@ def _explain(error: Exception) -> str:
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    note(f"riverrun: warning: {message}")
+    from .wording import in_command_words
+
+    note(f"riverrun: warning: {in_command_words(str(message))}")

@@ -288,7 +288,7 @@ def test_devices_that_are_opened(
 
 @pytest.mark.parametrize("device", ["cpu", "reference", "cpu,reference"])
 def test_layers_without_cards_are_refused(files: dict[str, ModelFile], device: str) -> None:
-    with pytest.raises(BackendError, match=rf"gpu_layers \(--gpu-layers\).*'{device}' has none"):
+    with pytest.raises(BackendError, match=rf"gpu_layers=3 puts .*'{device}' has none"):
         open_for(files["qwen3,untied"], device, 1, Offload(3))
 
 
@@ -346,8 +346,7 @@ def test_a_command_says_so_in_a_line(capsys: pytest.CaptureFixture[str]) -> None
     asked = ("--gpu-layers", "auto", "--device", "cpu", "-n", "1")
     outcome = run_cli(capsys, *COMMANDS["run"], *asked)
     assert outcome.code == 0 and outcome.err.splitlines()[0] == (
-        "riverrun: warning: gpu_layers (--gpu-layers) auto: device 'cpu' has no card, "
-        "0 layers are on one"
+        "riverrun: warning: --gpu-layers auto: device 'cpu' has no card, 0 layers are on one"
     )
 
 
