@@ -13,7 +13,7 @@ import numpy as np
 
 from ..graph.errors import RiverrunError
 from .drafting import Drafting, Entry
-from .request import Request
+from .request import Request, by_drafting
 from .rows import Pass
 from .sequences import Sequences
 
@@ -47,6 +47,15 @@ class Rounds:
             # Which of them the pass failed for is not known, so each runs by itself.
             for turn in turns:
                 self.run([turn.request])
+
+    def resting(self, requests: Sequence[Request]) -> list[Request]:
+        """Those whose drafters would not be asked in the round that begins, so that the device can
+        choose for them."""
+        found: list[Request] = []
+        for drafting, group in by_drafting(requests):
+            if all(r.on_device for r in group) and drafting.rests(len(requests)):
+                found += group
+        return found
 
     def _propose(self, requests: Sequence[Request]) -> list[Turn]:
         """Drafts of every request that has drafters; those that draft together are asked once."""
