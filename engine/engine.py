@@ -261,8 +261,7 @@ class Engine:
                 length = sequences.evaluated(request.seq)
                 request.began_decoding(length, sequences.n_ctx - length)
                 if not request.ending:
-                    row = found.logits[0]
-                    request.take(request.chooser.choose(row, length), row)
+                    request.take(request.chooser.choose(found.logits[0], length), found.logits[0])
         except Exception as error:
             request.fail(error)
         request.changing = False
