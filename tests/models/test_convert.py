@@ -18,6 +18,7 @@ from riverrun.models.convert.arch.gptoss import Blocks
 from riverrun.models.convert.checkpoint import Checkpoint
 from riverrun.models.convert.family import FAMILIES
 from riverrun.models.gguf import open_gguf
+from riverrun.tools.main import main
 from safetensors_bytes import write_safetensors
 
 N_VOCAB, N_EMBD, N_FF = 264, 64, 96
@@ -281,6 +282,44 @@ def test_every_name_of_a_family_is_known(tmp_path: Path) -> None:
     assert {name for cls in FAMILIES.values() for name in cls.hf} <= set(
         said.replace(";", ",").replace("one of ", ", ").split(", ")
     )
+
+
+def test_pieces_make_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is read at a time: all rows, or two."""
+    folder, files = checkpoint(tmp_path / "c", kind="BF16"), []
+    for block in (1 << 24, 2 * N_EMBD):
+        monkeypatch.setattr("riverrun.models.convert.checkpoint.BLOCK", block)
+        for outtype in ("bf16", "q8_0"):
+            out = convert(folder, tmp_path / f"{block}.gguf", outtype, tokenizer=False, force=True)
+            files.append(out.read_bytes())
+    assert files[:2] == files[2:]
+    assert files[0] != files[1]
+
+
+def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
+    def interrupt(done: int, total: int) -> None:
+        assert 0 < done < total
+        raise KeyboardInterrupt
+
+    folder = checkpoint(tmp_path / "c")
+    with pytest.raises(KeyboardInterrupt):
+        convert(folder, tmp_path / "x.gguf", tokenizer=False, progress=interrupt)
+    assert [p.name for p in tmp_path.iterdir()] == ["c"]
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, out = str(checkpoint(tmp_path / "c")), tmp_path / "x.gguf"
+    assert main(["convert", folder, str(out), "--outtype", "q4_0"]) == 2
+    assert "--outtype" in capsys.readouterr().err
+    assert main(["convert", folder, str(out)]) == 1
+    assert "neither tokenizer.json nor tokenizer.model" in capsys.readouterr().err
+    assert main(["convert", folder, str(out), "--no-tokenizer", "--name", "small"]) == 0
+    told = capsys.readouterr()
+    assert told.out == "" and f"{out.stat().st_size:,} bytes" in told.err
+    assert open_gguf(out).metadata["general.name"] == "small"
+    assert main(["convert", folder, str(out), "--no-tokenizer"]) == 1
+    assert "replace it with --force" in capsys.readouterr().err
+    assert main(["run", str(out), "--tokens", "1,2", "-n", "2", "--temp", "0", "--json"]) == 0
 
 
 # The values of the sixteen codes of a 4-bit float of 2 exponent bits and 1 of mantissa (OCP MX).
