@@ -361,7 +361,7 @@ class CudaBackend(NativeBackend):
         """Weights are copied when the first plan that reads them is bound. Raises BackendError
         for more than the card has room for."""
         wanted = sum(t.spec.nbytes for t in weights.values())
-        require_free(self.card, wanted, "the model", "fewer layers on it (--gpu-layers)")
+        require_free(self.card, wanted, "the model", "fewer layers on it (gpu_layers)")
         return CudaWeights(weights, self.card, progress)
 
     def pools(self, states: Mapping[str, TensorSpec]) -> CudaPools:

@@ -43,7 +43,7 @@ class CudaPools(Pools):
         """Memory for further states. Raises BackendError, before any is allocated, where the card
         has too little."""
         wanted = sum(s.nbytes for s in specs.values())
-        require_free(self.card, wanted, "the session's memory", "a smaller context (-c)")
+        require_free(self.card, wanted, "the session's memory", "a smaller context (n_ctx)")
         with cuda_errors():
             self.states |= {n: _cuda.CardMemory(self.card, s.nbytes) for n, s in specs.items()}
         self.specs |= specs

@@ -113,8 +113,19 @@ def names_of(device: str) -> list[str]:
     return [automatic() if name == "auto" else name for name in names]
 
 
+def canonical(name: str) -> str:
+    """The name by which `devices` lists a device: "cuda" for "cuda:0"."""
+    found = _CARD.fullmatch(name)
+    return cuda.name_of(int(found[1] or 0)) if found else name
+
+
+def usable_names() -> list[str]:
+    """The names of the devices that models can run on."""
+    return [device.name for device in devices() if device.usable]
+
+
 def _known() -> str:
-    return ", ".join(["auto", *(d.name for d in devices() if d.usable)])
+    return ", ".join(["auto", *usable_names()])
 
 
 def open_backend(name: str = "auto", threads: int | None = None) -> Backend:

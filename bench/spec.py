@@ -234,7 +234,7 @@ class SpecBench:
         if self.n_ctx < need:
             raise RequestError(
                 f"the longest prompt and {options.n} tokens need a context of {need}, got "
-                f"{self.n_ctx}; use a larger one (-c), or fewer tokens or prompts"
+                f"{self.n_ctx}; use a larger one (n_ctx), or fewer tokens or prompts"
             )
         self.runners = [Runner(model, self.n_ctx, None, NONE, 0)]
         for one in asked:

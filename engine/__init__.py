@@ -3,7 +3,8 @@
 from .engine import Engine, Event
 from .generate import Generation
 from .inspection import Inspection, inspect
-from .model import Model, load
+from .loading import load
+from .model import Model
 from .request import Request, Result
 from .rows import Pass
 from .sampler import Sampler, SamplerParams

@@ -34,7 +34,7 @@ def prompt_ids(
         first = f"the session has {len(before)} tokens, and " if before else ""
         raise RequestError(
             f"{first}the prompt's {len(ids)} tokens do not fit in a context of {n_ctx}; use a "
-            "larger context (-c) or a shorter prompt"
+            "larger context (n_ctx) or a shorter prompt"
         )
     return ids
 

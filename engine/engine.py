@@ -104,6 +104,7 @@ class Engine:
         cache_prompt: bool = False,
         speculative: Speculative | bool = True,
         constraint: Constraint | None = None,
+        logprobs: int | None = None,
         **sampling: Any,
     ) -> Request:
         """Add a request; it runs once a sequence is free. The arguments are those of
@@ -112,12 +113,11 @@ class Engine:
         Raises RequestError for what is out of range, prompts that do not fit, and a session of the
         caller's that has pending tokens."""
         options = make_options(
-            self.model, max_tokens, stop, stop_token_ids, ignore_eos, cache_prompt
+            self.model, max_tokens, stop, stop_token_ids, ignore_eos, cache_prompt, logprobs
         )
         before = [] if self._own or cache_prompt else self._before()
         ids = prompt_ids(self.model, prompt, before, self.sequences.n_ctx)
-        params = make_params(sampling)
-        request = Request(self.model, ids, params, options, constraint, before)
+        request = Request(self.model, ids, make_params(sampling), options, constraint, before)
         asked = self._spec if speculative is True else self.model.opener(speculative or None)
         request.opener = asked
         self._queue.append(request)
@@ -261,7 +261,7 @@ class Engine:
                 length = sequences.evaluated(request.seq)
                 request.began_decoding(length, sequences.n_ctx - length)
                 if not request.ending:
-                    request.take(request.chooser.choose(found.logits[0], length))
+                    request.take(request.chooser.choose(found.logits[0], length), found.logits[0])
         except Exception as error:
             request.fail(error)
         request.changing = False

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
+
+import numpy as np
 
 from ..backends import Plan
 from ..backends.debug import watched
 from ..graph import Graph
 from ..graph.errors import RequestError
-from ..models import ModelFile, load_file
+from ..models import ModelFile
 from ..models.step import Capacity, StepShape
 from ..models.tokenizer import Tokenizer
 from . import chat as chats
@@ -18,6 +19,7 @@ from .batch import run_batch, spread
 from .constraints import Constraint, compile_constraint
 from .constraints.kinds import Source
 from .drafting import Drafting, Opener
+from .embedding import EmbeddingOptions, default_pooling, embed
 from .engine import Engine, Speculative
 from .generate import Generation
 from .offload import Offload, open_for
@@ -30,8 +32,6 @@ from .session_plan import SessionPlan, plan_session
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-Progress = Callable[[int, int], None]
 
 
 class Model:
@@ -172,6 +172,7 @@ class Model:
         cache_prompt: bool = False,
         speculative: Speculative = None,
         constraint: Constraint | None = None,
+        logprobs: int | None = None,
         **sampling: Unpack[Sampling],
     ) -> Generation:
         """Continue a prompt (text or token ids), lazily: iterate for pieces of text, then read
@@ -182,8 +183,9 @@ class Model:
         and generated tokens; else a fresh one of n_ctx tokens. cache_prompt: the prompt is the
         whole text, and the session keeps the part that it already holds. speculative: drafters by
         name ("mtp", "ngram-mod,mtp"), or a Speculation or Speculator of riverrun.speculative.
-        constraint: what the text must conform to (engine/constraints). sampling: the fields of
-        SamplerParams (temperature, top_k, top_p, min_p, seed, ...).
+        constraint: what the text must conform to (engine/constraints). logprobs: report the
+        log-probability of each token and of so many of the likeliest (engine/logprobs.py).
+        sampling: the fields of SamplerParams (temperature, top_k, top_p, min_p, seed, ...).
         Raises RequestError for values out of range and prompts that do not fit, SessionBusy for a
         session that is in use."""
         asked = self.opener(speculative)
@@ -199,6 +201,7 @@ class Model:
                 ignore_eos=ignore_eos,
                 cache_prompt=cache_prompt,
                 constraint=constraint,
+                logprobs=logprobs,
                 **sampling,
             )
         except BaseException:
@@ -242,6 +245,28 @@ class Model:
 
     chat, chat_prompt = chats.chat, chats.chat_prompt
 
+    def embed(
+        self,
+        texts: str | Sequence[Any],
+        *,
+        pooling: str | None = None,
+        normalize: bool = True,
+        **memory: Any,
+    ) -> np.ndarray | list[np.ndarray]:
+        """Embeddings of texts (strings, or lists of token ids), f32 [n, n_embd]: the rows of their
+        tokens after the final norm, pooled; with pooling "none" a list of f32 [n_tokens, n_embd].
+
+        pooling: "mean", "last", "cls" (the first token's) or "none"; by default what the file's
+        metadata says, else "mean". normalize: to Euclidean length 1. memory: further fields of
+        SessionOptions (cache_type_k, ...). A text's embedding does not depend on the others. Raises
+        RequestError for a text without tokens, and options out of range."""
+        options = EmbeddingOptions(pooling, normalize)
+        listed = [texts] if isinstance(texts, str) else texts
+        found = embed(self, listed, options, **memory)
+        if (pooling or default_pooling(self)) == "none":
+            return found
+        return np.array(found, np.float32).reshape(len(found), self.source.arch.hp.n_embd)
+
     def _session_for(
         self, session: Session | None, n_ctx: int | None, asked: Opener | Drafting | None
     ) -> Session | None:
@@ -263,41 +288,3 @@ class Model:
         if n_ctx is not None:
             raise RequestError("n_ctx is for a session of its own; the given session has its size")
         return session
-
-
-def load(
-    path: str | os.PathLike[str],
-    device: str = "auto",
-    threads: int | None = None,
-    progress: Progress | None = None,
-    draft_head: int = 0,
-    offload: Offload | None = None,
-    drafters: Callable[[str], Opener] | None = None,
-    load: str = "map",
-    normalize: bool = True,
-) -> Model:
-    """Load a GGUF model onto a device; the arguments are those of `riverrun.load`, which also gives
-    drafters: what `speculative=` asks for by name.
-
-    Raises ModelError or BackendError."""
-    source = load_file(path, draft_head, load, normalize)
-    model = Model(source, device, threads, offload, drafters)
-    _warm(model, progress)
-    return model
-
-
-def _warm(model: Model, progress: Progress | None) -> None:
-    """Bind one small step, which brings every weight into the layout that its kernel reads."""
-    done, total = 0, model.source.nbytes
-
-    def moved(nbytes: int) -> None:
-        nonlocal done
-        done += nbytes
-        if progress:
-            progress(min(done, total), total)
-
-    model.weights.progress = moved
-    model.session(n_ctx=1)
-    model.weights.progress = None
-    if progress:
-        progress(total, total)

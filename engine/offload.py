@@ -7,16 +7,18 @@ in proportion to what each has free."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ..backends import Backend, SplitBackend, free_bytes, is_card, open_backend
 from ..backends.debug import unwatched
-from ..backends.registry import names_of
+from ..backends.registry import canonical, names_of
 from ..graph import TensorSpec
 from ..graph.errors import BackendError, RequestError
 from ..models import ModelFile
+from ..models.memories import MemorySpec
 from ..models.step import DRAFT_HEAD, PAGE, Capacity
+from .moved import PROCESSOR, Overrides, check_overrides, moved_weights, places_line
 
 AUTO = "auto"
 EMBEDDING = "token_embd.weight"
@@ -28,12 +30,19 @@ class Offload:
     """gpu_layers: how many of the last layers run on the cards, the head counting as one more (and
     the block that predicts further tokens as another): None for all, "auto" for as many as fit
     beside a session of n_ctx tokens that can forget n_rs_seq; reserve: bytes that stay free on each
-    card, for working memory and other models. Raises RequestError for what is none of these."""
+    card, for working memory and other models; n_cpu_moe: experts of the first so many layers stay
+    on the processor, wherever the rest of their layers is; override_tensor: pairs of a regular
+    expression and the device of the weights in whose names it is found; tell: called with a line of
+    what lies where, before weights are loaded, where these two ask for something. Raises
+    RequestError for what is none of these."""
 
     gpu_layers: int | str | None = None
     n_ctx: int | None = None
     n_rs_seq: int = 0
     reserve: int = 512 << 20
+    n_cpu_moe: int = 0
+    override_tensor: Overrides = ()
+    tell: Callable[[str], None] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if self.gpu_layers is not None and self.gpu_layers != AUTO:
@@ -42,6 +51,8 @@ class Offload:
             _require("n_ctx", self.n_ctx, 1)
         _require("n_rs_seq", self.n_rs_seq, 0)
         _require("reserve", self.reserve, 0)
+        _require("n_cpu_moe", self.n_cpu_moe, 0)
+        check_overrides(self.override_tensor)
 
 
 def _require(name: str, value: object, least: int, also: str = "") -> None:
@@ -58,53 +69,96 @@ def open_for(source: ModelFile, device: str, threads: int | None, asked: Offload
     devices that are unknown or cannot be used; RequestError for a device that is no text."""
     names = names_of(device)
     cards = [name for name in names if is_card(name)]
+    moved = moved_weights(source, asked.n_cpu_moe, asked.override_tensor)
+    if moved:
+        return _open_moved(source, names, threads, asked, moved)
     if asked.gpu_layers is None and len(cards) < 2:
         return open_backend(",".join(names), threads)
     if not cards:
         return _without_cards(",".join(names), threads, asked)
     others = [name for name in names if not is_card(name)]
-    layers = Layers(source.specs, state_bytes(source, asked), len(cards))
+    layers = layers_of(source, asked, len(cards))
     counts = layers.counts([free_bytes(card) for card in cards], asked)
     if not sum(counts):
-        return open_backend(",".join(others) or "cpu", threads)
+        return open_backend(",".join(others) or PROCESSOR, threads)
     if counts == [layers.total]:
         return open_backend(",".join([*cards, *others]), threads)
     if sum(counts) < layers.total:
-        others = others or ["cpu"]
+        others = others or [PROCESSOR]
     parts = [unwatched(open_backend(name, threads)) for name in [*cards, *others]]
     return SplitBackend(parts, layers.homes(counts))
+
+
+def _open_moved(
+    source: ModelFile,
+    names: Sequence[str],
+    threads: int | None,
+    asked: Offload,
+    moved: Mapping[str, str],
+) -> Backend:
+    """The backend of a model of which some weights are elsewhere than their layers."""
+    cards = [canonical(name) for name in names if is_card(name)]
+    others = [name for name in names if not is_card(name)]
+    if cards:
+        layers = layers_of(source, asked, len(cards), moved)
+        counts = layers.counts([free_bytes(card) for card in cards], asked)
+        owners = [*cards, others[0] if others else PROCESSOR]
+        places = {name: owners[at] for name, at in layers.homes(counts).items()}
+    else:
+        places = dict.fromkeys(source.specs, others[0])
+    places |= {name: canonical(device) for name, device in moved.items()}
+    wanted = {*others, *places.values()}
+    devices = [n for n in dict.fromkeys([*cards, *others, *places.values()]) if n in wanted]
+    parts = [unwatched(open_backend(name, threads)) for name in devices]
+    if not cards:
+        _check_without_cards(",".join(names), asked)
+    if asked.tell is not None:
+        asked.tell(places_line(source, devices, places, moved))
+    if len(parts) == 1:
+        return parts[0]
+    return SplitBackend(parts, {name: devices.index(place) for name, place in places.items()})
 
 
 def _without_cards(device: str, threads: int | None, asked: Offload) -> Backend:
     """The backend of a device that names no card, where none of the layers has to be on one."""
     backend = open_backend(device, threads)
+    _check_without_cards(device, asked)
+    return backend
+
+
+def _check_without_cards(device: str, asked: Offload) -> None:
     if asked.gpu_layers == AUTO:
         warnings.warn(
-            f"gpu_layers (--gpu-layers) auto: device {device!r} has no card, 0 layers are on one",
-            stacklevel=3,
+            f"gpu_layers={AUTO!r}: device {device!r} has no card, 0 layers are on one",
+            stacklevel=4,
         )
     elif asked.gpu_layers:
         raise BackendError(
-            f"gpu_layers (--gpu-layers) puts layers on cards, and device {device!r} has none; "
+            f"gpu_layers={asked.gpu_layers} puts layers on cards, and device {device!r} has none; "
             "`riverrun devices` lists what there is"
         )
-    return backend
 
 
 class Layers:
     """What belongs to each layer of a model, and its bytes: 0 is the first, the head is the last.
 
-    weights, states: all of the model's by name, states with the bytes of one session."""
+    weights, states: all of the model's by name, states with the bytes of one session; blocks: the
+    layer of each that belongs to one; moved: weights that take no room where their layers are."""
 
     def __init__(
-        self, weights: Mapping[str, TensorSpec], states: Mapping[str, int], n_cards: int = 1
+        self,
+        weights: Mapping[str, TensorSpec],
+        states: Mapping[str, int],
+        blocks: Mapping[str, int],
+        n_cards: int = 1,
+        moved: Collection[str] = (),
     ) -> None:
-        self.names = [*weights, *states]
-        blocks = [at for name in self.names if (at := layer_of(name)) is not None]
-        self.total = 2 + max(blocks, default=-1)
+        self.names, self.blocks = [*weights, *states], blocks
+        self.total = 2 + max(blocks.values(), default=-1)
         self.tied = "output.weight" not in weights
         self.sizes = [0] * self.total
         nbytes = {name: spec.nbytes for name, spec in weights.items()} | dict(states)
+        nbytes |= dict.fromkeys(moved, 0)
         for name in self.names:
             at = self._layer(name)
             self.sizes[self.total - 1 if at is None else at] += nbytes[name]
@@ -117,7 +171,7 @@ class Layers:
             return self.total - 1
         if name == EMBEDDING:
             return None if self.tied else 0
-        return layer_of(name)
+        return self.blocks.get(name)
 
     def counts(self, free: Sequence[int], asked: Offload) -> list[int]:
         """How many layers each card gets, in order; free: the bytes that each has."""
@@ -153,11 +207,23 @@ class Layers:
         return {name: owners[at] for name, at in places.items() if at is not None}
 
 
-def layer_of(name: str) -> int | None:
-    """The layer of a weight ("blk.3.attn_q.weight") or state ("cache_k.3"); None for others."""
-    head, _, rest = name.partition(".")
-    number = rest.split(".", 1)[0]
-    return int(number) if number.isdigit() and (head == "blk" or "." not in rest) else None
+def layers_of(
+    source: ModelFile, asked: Offload, n_cards: int = 1, moved: Collection[str] = ()
+) -> Layers:
+    """The layers of a model with a session as asked for."""
+    return Layers(source.specs, state_bytes(source, asked), blocks_of(source), n_cards, moved)
+
+
+def blocks_of(source: ModelFile) -> dict[str, int]:
+    """The layer of every weight and state that belongs to one, as the architecture declares."""
+    wants = {w.name: w.layer for w in source.arch.wants() if w.layer is not None}
+    found = {name: at for name, at in wants.items() if name in source.specs}
+    # With a log, so that those are among the states of layers that may have one.
+    capacity = Capacity(1, 1, 1, log=1)
+    for spec in _memories(source):
+        for layer in spec.layers:
+            found |= dict.fromkeys(spec.layer_states(layer, capacity), layer)
+    return found
 
 
 def shares(sizes: Sequence[int], room: Sequence[int]) -> list[int]:
@@ -201,8 +267,14 @@ def state_bytes(source: ModelFile, asked: Offload) -> dict[str, int]:
     n_ctx = asked.n_ctx or min(source.arch.hp.n_ctx_train or 4096, 4096)
     pages = -(-n_ctx // PAGE)
     capacity = Capacity(pages, pages, 1, log=2 * (asked.n_rs_seq + 1))
-    programs = source.arch.programs()
-    memories = [spec for name in ("trunk", "mtp") for spec in programs[name].memories]
     return {
-        name: state.nbytes for spec in memories for name, state in spec.states(capacity).items()
+        name: state.nbytes
+        for spec in _memories(source)
+        for name, state in spec.states(capacity).items()
     }
+
+
+def _memories(source: ModelFile) -> list[MemorySpec]:
+    """What the model's programs keep between passes."""
+    programs = source.arch.programs()
+    return [spec for name in ("trunk", "mtp") for spec in programs[name].memories]

@@ -20,17 +20,21 @@ class Options:
     end tokens unless ignored.
 
     cache_prompt: the prompt is the whole text, of which the sequence keeps what it already holds;
-    else it continues what the sequence holds. Raises RequestError for values out of range."""
+    else it continues what the sequence holds. logprobs: how many of the likeliest tokens to report
+    beside each chosen one, None for no report. Raises RequestError for values out of range."""
 
     max_tokens: int = -1
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     cache_prompt: bool = False
+    logprobs: int | None = None
 
     def __post_init__(self) -> None:
         if checked_integer(self.max_tokens, "max_tokens") < -1:
             raise RequestError(f"max_tokens should be -1, 0 or more, got {self.max_tokens}")
+        if self.logprobs is not None and checked_integer(self.logprobs, "logprobs") < 0:
+            raise RequestError(f"logprobs should be 0 or more, or None, got {self.logprobs}")
 
 
 def make_options(
@@ -40,13 +44,14 @@ def make_options(
     stop_token_ids: Sequence[int],
     ignore_eos: bool,
     cache_prompt: bool,
+    logprobs: int | None = None,
 ) -> Options:
     """Options from a caller's arguments. A stop text that spells out a control token is matched as
     that token, too: its text never shows. Raises RequestError."""
     stops = (stop,) if isinstance(stop, str) else tuple(stop)
     ids = {*checked_ids(stop_token_ids, model.n_vocab)}
     ids.update(_control_tokens(model.tokenizer, stops))
-    return Options(max_tokens, stops, tuple(sorted(ids)), ignore_eos, cache_prompt)
+    return Options(max_tokens, stops, tuple(sorted(ids)), ignore_eos, cache_prompt, logprobs)
 
 
 def _control_tokens(tokenizer: Tokenizer, texts: Sequence[Any]) -> list[int]:

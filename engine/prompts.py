@@ -91,5 +91,5 @@ class Prompt:
             before = f"the sequence has {self.start} tokens, and " if self.start else ""
             raise RequestError(
                 f"{before}the prompt's {n} tokens do not fit in a context of {n_ctx}; use a larger "
-                "context (-c) or a shorter prompt"
+                "context (n_ctx) or a shorter prompt"
             )

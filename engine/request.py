@@ -8,10 +8,13 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..graph.errors import RiverrunError
 from .chooser import Chooser
 from .constraints import Constraint, start_constraint
 from .drafting import Drafting, Opener
+from .logprobs import Logprobs
 from .options import Options
 from .sampler import Sampler, SamplerParams
 from .stop import StopMatcher
@@ -37,7 +40,8 @@ class Result:
     """A finished text. tokens: generated ids without the end token; finish_reason: "stop" (end
     token, stop token or stop text), "length" (max_tokens or context), "cancelled" or "error", whose
     message is in `error`; seed: of the draws, None for greedy decoding; timings: the fields of
-    Timings.as_dict."""
+    Timings.as_dict; logprobs: `Logprobs.entries` where they were asked for, one for each of
+    `tokens`."""
 
     text: str
     tokens: list[int]
@@ -48,10 +52,14 @@ class Result:
     device: str
     seed: int | None = None
     error: str = ""
+    logprobs: list[dict[str, Any]] | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields, ready for JSON."""
-        return asdict(self)
+        """The fields, ready for JSON; logprobs only where they were asked for."""
+        found = asdict(self)
+        if self.logprobs is None:
+            del found["logprobs"]
+        return found
 
 
 class Request:
@@ -79,7 +87,10 @@ class Request:
         if constraint is not None:
             constraint = start_constraint(constraint, model.tokenizer)
         self.chooser = Chooser(Sampler(params, n_vocab, [*before, *prompt]), n_vocab, constraint)
-        self.draw = self.chooser.device_draw  # how a device can choose for it; None: it cannot
+        asked = options.logprobs
+        self._logprobs = None if asked is None else Logprobs(model.tokenizer, asked, n_vocab)
+        # How a device can choose for it; None: it cannot, or the host has to see the logits.
+        self.draw = self.chooser.device_draw if asked is None else None
         self.on_device = False  # whether the device does
         self.evaluated = 0  # tokens of its text that its sequence should hold evaluated
         self.stage = Stage.QUEUED
@@ -109,6 +120,11 @@ class Request:
     def text(self) -> str:
         """The text so far."""
         return "".join(self._text)
+
+    @property
+    def logprobs(self) -> list[dict[str, Any]] | None:
+        """What `Result.logprobs` has so far."""
+        return None if self._logprobs is None else self._logprobs.entries
 
     @property
     def sampler(self) -> Sampler:
@@ -155,8 +171,10 @@ class Request:
         if self.options.max_tokens == 0:
             self._reason = "length"
 
-    def take(self, token: int) -> None:
-        """Go on by a token that the chooser has chosen; `ending` says whether it was the last."""
+    def take(self, token: int, logits: np.ndarray | None = None) -> None:
+        """Go on by a token that the chooser has chosen; `ending` says whether it was the last.
+
+        logits: the row that it was chosen by, f32 [n_vocab], where the host has it."""
         timings, tokens = self.timings, self.tokens
         self.evaluated = self._start + len(tokens)
         timings.predicted_n += 1
@@ -165,6 +183,8 @@ class Request:
             self._reason = "stop"
             return
         tokens.append(token)
+        if self._logprobs is not None and logits is not None:
+            self._logprobs.add(token, logits)
         piece, stopped = self._stop.feed(self._decoder.feed(token))
         if piece:
             self._text.append(piece)
@@ -206,6 +226,7 @@ class Request:
             self.model.device,
             None if sampler.params.greedy else sampler.seed,
             _message(error) if error else "",
+            None if self._logprobs is None else list(self._logprobs.entries),
         )
         self.stage = Stage.ENDED
 

@@ -135,15 +135,15 @@ class Rounds:
     def _take_one(self, request: Request, logits: np.ndarray) -> None:
         """Choose the token behind what the sequence holds."""
         position = self.sequences.memory.length(request.seq)
-        request.take(request.chooser.choose(logits, position))
+        request.take(request.chooser.choose(logits, position), logits)
 
     def _take_drafts(self, turn: Turn, logits: np.ndarray, hidden: np.ndarray | None) -> None:
         request, taken, ended = turn.request, list[int](), True
         drafting = request.drafting
         assert drafting is not None
         for token in drafting.judge(turn.proposal, logits):
+            request.take(token, logits[len(taken)])
             taken.append(token)
-            request.take(token)
             if request.ending:
                 break
         else:

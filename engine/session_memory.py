@@ -156,7 +156,7 @@ def _allocate(plan: SessionPlan, backend: Backend) -> Pools:
     except MemoryError:
         raise OutOfMemory(
             f"a session needs {plan.bytes.device} bytes, more than there are ({plan.summary}); use "
-            "a smaller context (-c), fewer sequences or smaller cache types"
+            "a smaller context (n_ctx), fewer sequences or smaller cache types"
         ) from None
 
 

@@ -25,11 +25,20 @@ _BLOCK = re.compile(r"blk\.(\d{1,9})\.")
 
 @dataclass(frozen=True)
 class Want:
-    """A tensor that an architecture expects: GGUF name, numpy shape, whether it may be missing."""
+    """A tensor that an architecture expects: GGUF name, numpy shape, whether it may be missing;
+    experts: it holds matrices of a mixture, of which a token takes a few."""
 
     name: str
     shape: tuple[int, ...]
     optional: bool = False
+    experts: bool = False
+
+    @property
+    def layer(self) -> int | None:
+        """The layer that it belongs to, N of a name blk.N.*; None for what belongs to none."""
+        head, _, rest = self.name.partition(".")
+        number = rest.partition(".")[0]
+        return int(number) if head == "blk" and number.isdigit() else None
 
     @property
     def types(self) -> tuple[str, ...]:

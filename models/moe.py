@@ -90,15 +90,15 @@ def moe_wants(layer: int, n_embd: int, m: MoeShape, fused: bool) -> Iterator[Wan
     yield Want(b + "ffn_gate_inp.weight", (m.n_expert, n_embd))
     if m.bias:
         yield Want(b + "ffn_gate_inp.bias", (m.n_expert,))
-        yield Want(b + "ffn_gate_exps.bias", (m.n_expert, n_ff))
-        yield Want(b + "ffn_up_exps.bias", (m.n_expert, n_ff))
-        yield Want(b + "ffn_down_exps.bias", (m.n_expert, n_embd))
+        yield Want(b + "ffn_gate_exps.bias", (m.n_expert, n_ff), experts=True)
+        yield Want(b + "ffn_up_exps.bias", (m.n_expert, n_ff), experts=True)
+        yield Want(b + "ffn_down_exps.bias", (m.n_expert, n_embd), experts=True)
     if fused:
-        yield Want(b + "ffn_gate_up_exps.weight", (m.n_expert, 2 * n_ff, n_embd))
+        yield Want(b + "ffn_gate_up_exps.weight", (m.n_expert, 2 * n_ff, n_embd), experts=True)
     else:
-        yield Want(b + "ffn_gate_exps.weight", (m.n_expert, n_ff, n_embd))
-        yield Want(b + "ffn_up_exps.weight", (m.n_expert, n_ff, n_embd))
-    yield Want(b + "ffn_down_exps.weight", (m.n_expert, n_embd, n_ff))
+        yield Want(b + "ffn_gate_exps.weight", (m.n_expert, n_ff, n_embd), experts=True)
+        yield Want(b + "ffn_up_exps.weight", (m.n_expert, n_ff, n_embd), experts=True)
+    yield Want(b + "ffn_down_exps.weight", (m.n_expert, n_embd, n_ff), experts=True)
     if m.n_ff_shared:
         if m.shared_gate:
             yield Want(b + "ffn_gate_inp_shexp.weight", (n_embd,))

@@ -137,7 +137,7 @@ class Check:
         if not asked.prompt or room < 0:
             raise RequestError(
                 f"the prompt should have 1 to {asked.plain.n_ctx} tokens, got "
-                f"{len(asked.prompt)}; use a larger context (-c)"
+                f"{len(asked.prompt)}; use a larger context (n_ctx)"
             )
         self.model, self.asked = model, asked
         self.plain = Recorder(model, asked.plain)

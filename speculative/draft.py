@@ -49,7 +49,7 @@ class DraftModel(ChainDrafter):
     def open(cls, setup: Setup) -> Drafter:
         """Raises RequestError without a draft model, or for one of another vocabulary."""
         if setup.draft_model is None:
-            raise RequestError("drafter 'draft' needs a second model; give one (--draft-model)")
+            raise RequestError("drafter 'draft' needs a second model; give one (draft_model)")
         longest = setup.draft_max or cls.default_max
         return cls(setup.target, setup.draft_model, longest, setup.draft_min, setup.p_min)
 

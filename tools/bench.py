@@ -57,13 +57,12 @@ def bench(
     ./spec."""
     from ..bench.report import print_report, run_report
     from ..bench.throughput import make_tests
-    from ..engine.offload import Offload
 
     tests = make_tests(integers("-p", sizes, least=1), n)
     need = max(test.context for test in tests)
     if ctx is not None and ctx < need:
         raise typer.BadParameter(f"these tests need {need} tokens, got {ctx}", param_hint="-c")
-    offload = Offload(loading.gpu_layers, ctx or need)
+    offload = loading.offload(ctx or need)
     loaded = load_model(
         loading.model, loading.device, loading.threads, offload=offload, load=loading.load
     )

@@ -41,14 +41,13 @@ def bench_batch(
     """Measure tokens per second of several requests that decode at once, beside what bare passes of
     as many rows give in the same run, and the time that a step spends outside its passes."""
     from ..bench.batch import BatchBench
-    from ..engine.offload import Offload
 
     counts = integers("--requests", requests, least=1)
     loaded = load_model(
         loading.model,
         loading.device,
         loading.threads,
-        offload=Offload(loading.gpu_layers),
+        offload=loading.offload(),
         load=loading.load,
     )
     options: dict[str, object] = {"temperature": 0.0}

@@ -78,6 +78,11 @@ COMMANDS = {
         "passes of as many rows give in the same run, and the time that a step spends outside its "
         "passes.",
     ),
+    "embed": Entry(
+        "embed",
+        "embed",
+        "Print the embedding of each text: the rows of its tokens after the final norm, pooled.",
+    ),
     "perplexity": Entry(
         "perplexity", "perplexity", "Cut a text into chunks and score the second half of each."
     ),
@@ -242,4 +247,6 @@ def _explain(error: Exception) -> str:
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    note(f"riverrun: warning: {message}")
+    from .wording import in_command_words
+
+    note(f"riverrun: warning: {in_command_words(str(message))}")

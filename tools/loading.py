@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..graph.fields import integer, one_of, option
+from .messages import note
 
 if TYPE_CHECKING:
     from ..engine import Model
@@ -28,6 +31,28 @@ def read_layers(text: str) -> int | str:
     if number < 0:
         raise ValueError(f"expected a number of 0 or more, or auto, got {text!r}")
     return number
+
+
+def read_overrides(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """What --override-tensor asks for, from texts of the form REGEX=DEVICE. Raises ValueError."""
+    return tuple(_override(text) for text in texts)
+
+
+def _override(text: str) -> tuple[str, str]:
+    from ..backends.registry import canonical, usable_names
+
+    regex, _, device = text.rpartition("=")
+    if not regex:
+        raise ValueError(f"expected REGEX=DEVICE, got {text!r}")
+    try:
+        re.compile(regex)
+    except re.error as error:
+        raise ValueError(f"{regex!r} is no regular expression: {error}") from None
+    names = usable_names()
+    for name in (device, canonical(device.lower())):
+        if name in names:
+            return regex, name
+    raise ValueError(f"expected a device of {', '.join(names)}, got {device!r}")
 
 
 @dataclass(frozen=True)
@@ -61,6 +86,23 @@ class Loading:
         shown="all",
         read=read_layers,
     )
+    n_cpu_moe: int = option(
+        0,
+        "--n-cpu-moe",
+        metavar="N",
+        help="Experts of the first N layers stay on the processor, the rest of their layers does "
+        "not.",
+        check=integer(0, 2**31 - 1),
+    )
+    override_tensor: tuple[tuple[str, str], ...] = option(
+        (),
+        "--override-tensor",
+        metavar="REGEX=DEVICE",
+        help="Device of the tensors in whose names the expression is found; repeatable, the first "
+        "one counts.",
+        repeatable=True,
+        read=read_overrides,
+    )
     load: str = option(
         "map",
         "--load",
@@ -82,6 +124,20 @@ class Loading:
         help="mtp chooses among the first N tokens of the vocabulary; 0: among all.",
         check=integer(0, 2**31 - 1),
     )
+
+    def offload(self, n_ctx: int | None = None, n_rs_seq: int = 0) -> Offload:
+        """What is to lie where, beside a session of these sizes; said in a line before weights are
+        loaded, where some are apart from their layers."""
+        from ..engine.offload import Offload
+
+        return Offload(
+            self.gpu_layers,
+            n_ctx,
+            n_rs_seq,
+            n_cpu_moe=self.n_cpu_moe,
+            override_tensor=self.override_tensor,
+            tell=note,
+        )
 
 
 def load_model(

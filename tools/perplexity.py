@@ -45,12 +45,11 @@ def perplexity(
 ) -> None:
     """Cut a text into chunks and score the second half of each."""
     from ..bench.perplexity import Perplexity, cut
-    from ..engine.offload import Offload
 
     if chunks == 0:
         raise typer.BadParameter("expected 1 or more, or -1 for all, got 0", param_hint="--chunks")
     # A cache of all sequences is what has to fit beside the layers.
-    offload = Offload(loading.gpu_layers, ctx * seqs)
+    offload = loading.offload(ctx * seqs)
     text = _read(file)
     loaded = load_model(
         loading.model,

@@ -11,7 +11,7 @@ import typer
 
 from ..engine import Model, SamplerParams
 from ..engine.session_options import SessionOptions
-from ..graph.fields import option
+from ..graph.fields import integer, option
 from ..speculative import Speculation
 from .constraints import Constraining
 from .ending import Ending
@@ -19,7 +19,7 @@ from .files import piped, read_input, read_text
 from .generating import print_object, print_text
 from .hub import FromHub
 from .loading import Loading
-from .options import Json, read_integers
+from .options import MOST, Json, read_integers
 from .parameters import Chosen, command
 from .speculation import Drafting
 from .templating import Templating
@@ -84,6 +84,25 @@ class Prompt:
         return model.tokenizer.decode(self.tokens or []) if self.text is None else self.text
 
 
+@dataclass(frozen=True)
+class Report:
+    """What the object of --json has beside the text."""
+
+    logprobs: int | None = option(
+        None,
+        "--logprobs",
+        metavar="N",
+        help="With --json: log-probabilities of each token and the N likeliest.",
+        shown="none",
+        check=integer(0, MOST),
+    )
+
+    def check(self, as_json: bool) -> None:
+        """Raise typer.BadParameter where nothing would show what was asked for."""
+        if self.logprobs is not None and not as_json:
+            raise typer.BadParameter("needs --json, which shows them", param_hint="--logprobs")
+
+
 @command
 def run(
     prompt: Prompt,
@@ -95,6 +114,7 @@ def run(
     drafts: Chosen[Speculation],
     constraining: Constraining,
     templating: Templating,
+    report: Report,
     as_chat: Chat = False,
     as_json: Json = False,
 ) -> None:
@@ -105,6 +125,7 @@ def run(
     if as_message and prompt.tokens is not None:
         raise typer.BadParameter("a message is text; give it by -p or -f", param_hint="--tokens")
     prompt = prompt.found()
+    report.check(as_json)
     template = templating.arguments()
     ready = Drafting(drafts, session, loading, hub).ready(constraining)
     model = ready.model
@@ -125,6 +146,7 @@ def run(
         session=ready.session,
         speculative=ready.speculation,
         constraint=ready.constraint,
+        logprobs=report.logprobs,
         **vars(sampling),
     )
     if as_json:

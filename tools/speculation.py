@@ -129,7 +129,7 @@ class Drafting:
     def offload(self, n_ctx: int | None) -> Offload:
         """Which layers go to cards, with room for rollback and for a draft model beside them."""
         layers = self.loading.gpu_layers
-        plain = Offload(layers, n_ctx, self.session_options().get("n_rs_seq", 0))
+        plain = self.loading.offload(n_ctx, self.session_options().get("n_rs_seq", 0))
         path = self._draft_path
         if "draft" not in self.kinds or path is None or layers != "auto":
             return plain

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cache
 
 
 def in_command_words(text: str) -> str:
     """A message with options in the place of Python's arguments: `model.session(n_rs_seq=3)` and
-    `n_rs_seq=3` become `--n-rs-seq 3`."""
-    flags = _flags()
+    `n_rs_seq=3` become `--n-rs-seq 3`, and `(n_ctx)` behind a remedy the shortest name, `(-c)`."""
+    flags, short = _flags(max), _flags(min)
     named = "|".join(sorted(flags, key=len, reverse=True))
     argument = rf"\b({named})=('[^']*'|\"[^\"]*\"|[\w.:+-]*[\w:+-]|\.\.\.)"
     called = (
@@ -20,12 +21,13 @@ def in_command_words(text: str) -> str:
         value = match[2].strip("'\"")
         return flags[match[1]] if value in ("True", "False") else f"{flags[match[1]]} {value}"
 
-    return re.sub(argument, option, re.sub(called, option, text))
+    text = re.sub(argument, option, re.sub(called, option, text))
+    return re.sub(rf"\(({named})\)", lambda match: f"({short[match[1]]})", text)
 
 
 @cache
-def _flags() -> dict[str, str]:
-    """The longest name of each field's option."""
+def _flags(choose: Callable[..., str]) -> dict[str, str]:
+    """The name of each field's option, the one of a length that `choose` (max, min) takes."""
     from ..engine import SamplerParams
     from ..engine.session_options import SessionOptions
     from ..graph.fields import options_of
@@ -33,7 +35,7 @@ def _flags() -> dict[str, str]:
     from .loading import Loading
 
     flags = {
-        each.name: max(option.flags, key=len)
+        each.name: choose(option.flags, key=len)
         for cls in (SamplerParams, SessionOptions, Speculation, Loading)
         for each, option in options_of(cls)
         if option.flags

@@ -6,7 +6,7 @@ import os
 
 from riverrun import engine
 from riverrun.engine import Model
-from riverrun.engine.model import Progress
+from riverrun.engine.loading import Progress
 from riverrun.engine.offload import Offload
 from riverrun.speculative import speculation_of
 

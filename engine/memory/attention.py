@@ -40,7 +40,7 @@ class PagedKV(PagedRows):
         if not 0 <= length <= self.n_ctx:
             raise RequestError(
                 f"sequence {seq}: {length} saved tokens do not fit in a context of {self.n_ctx}; "
-                "load with a larger context (-c)"
+                "load with a larger context (n_ctx)"
             )
         n = self._saved_rows(length, arrays)
         for name in self.states:

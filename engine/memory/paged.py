@@ -110,7 +110,7 @@ class PagedRows(Memory):
             if end > self.n_ctx:
                 return (
                     f"sequence {seq}: {end} tokens do not fit in a context of {self.n_ctx}; "
-                    "load with a larger context (-c) or shorten the prompt"
+                    "load with a larger context (n_ctx) or shorten the prompt"
                 )
             if end > self._end[seq] * PAGE:
                 wanted += pages_of(end) - self._end[seq]

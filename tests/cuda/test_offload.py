@@ -20,7 +20,7 @@ from paths import DEMO
 from riverrun.backends import cuda
 from riverrun.backends.scheduler import SplitPlan
 from riverrun.engine import Session
-from riverrun.engine.offload import Offload, layer_of
+from riverrun.engine.offload import Offload, blocks_of
 from riverrun.graph.errors import BackendError
 from rollback_rig import STRATEGIES, stream
 from spec_rig import GREEDY, require_equal, require_sums, speculation, speculator
@@ -97,24 +97,43 @@ def test_a_split_is_near_the_processor(variant: str, layers: int) -> None:
         assert [copy.spec.shape[1] for copy in plan.copies] == [64]
 
 
+# With all experts chosen, since the choice of some turns on the last bit.
+def test_experts_on_the_processor_are_near_a_card() -> None:
+    variant, told = "qwen35moe,all", list[str]()
+    asked = Offload(None, 64, n_cpu_moe=2, tell=told.append)
+    model = rr.load(written(variant), "cuda", 1, offload=asked)
+    assert model.device == "cuda,cpu" and len(told) == 1
+    got, want = logits(model), logits(load(variant))
+    assert np.square(got - want).sum() < 1e-3 * np.square(want).sum()
+    [(_, weights)] = model.weights._loaded[0]
+    experts = {name for name in model.source.specs if "_exps" in name}
+    assert experts & {name for name, _ in weights._made} == {
+        name for name in experts if blocks_of(model.source)[name] >= 2
+    }
+    drafts = speculation(("ngram-mod",), 2)
+    ids = stream(5)[:15]
+    plain = model.generate(ids, 8, n_ctx=64, ignore_eos=True, **GREEDY).result
+    drafted = model.generate(ids, 8, n_ctx=64, ignore_eos=True, speculative=drafts, **GREEDY).result
+    assert drafted.tokens == plain.tokens
+
+
 def _total(model: rr.Model) -> int:
-    blocks = [layer_of(name) for name in model.source.specs]
-    return 2 + max(at for at in blocks if at is not None)
+    return 2 + max(blocks_of(model.source).values())
 
 
 def test_states_and_weights_lie_where_their_layers_run() -> None:
     model = load("qwen35,mtp", "cuda", 3)
     session = model.session(n_ctx=64, n_rs_seq=2)
-    total = _total(model)
+    total, at = _total(model), blocks_of(model.source)
     for name, home in session.pools.homes.items():
-        assert home == (0 if (layer_of(name) or 0) >= total - 3 else 1), name
+        assert home == (0 if at.get(name, 0) >= total - 3 else 1), name
     on_card, on_host = session.pools.parts
     assert on_card.nbytes + on_host.nbytes == session.pools.nbytes == session.plan.bytes.device
     assert isinstance(on_card, cuda.CudaPools) and on_card.nbytes and on_host.nbytes
     [(_, weights)] = model.weights._loaded[0]
     there = {name for name, _ in weights._made}
     assert "output.weight" in there and "token_embd.weight" not in there
-    assert {layer_of(name) for name in there if layer_of(name) is not None} == {total - 3}
+    assert {at[name] for name in there if name in at} == {total - 3}
 
 
 def test_plans_share_the_weights_of_a_card(monkeypatch: pytest.MonkeyPatch) -> None:

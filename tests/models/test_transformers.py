@@ -170,14 +170,27 @@ def prompt() -> list[int]:
 
 
 @cache
-def expected(variant: str) -> np.ndarray:
-    """Logits of transformers for every token of the prompt, (N_TOKENS, N_VOCAB)."""
+def peer_of(variant: str) -> Any:
+    """The transformers model with the file's weights."""
     model = tiny(variant)
     name = {"qwen35": "Qwen3_5ForCausalLM", "qwen35moe": "Qwen3_5MoeForCausalLM"}[model.arch]
     peer = getattr(transformers, name)(config(model)).float().eval()
     peer.load_state_dict(checkpoint(model), strict=True)
+    return peer
+
+
+@cache
+def expected(variant: str) -> np.ndarray:
+    """Logits of transformers for every token of the prompt, (N_TOKENS, N_VOCAB)."""
     with torch.no_grad():
-        return peer(torch.tensor([prompt()]), use_cache=False).logits[0].numpy()
+        return peer_of(variant)(torch.tensor([prompt()]), use_cache=False).logits[0].numpy()
+
+
+def hidden(variant: str, ids: list[int]) -> np.ndarray:
+    """What transformers calls the last hidden state, behind the final norm, (tokens, E)."""
+    with torch.no_grad():
+        found = peer_of(variant).model(torch.tensor([ids]), use_cache=False)
+    return found.last_hidden_state[0].numpy()
 
 
 @pytest.mark.parametrize("variant", CASES)
@@ -188,3 +201,17 @@ def test_logits(tmp_path: Path, device: str, variant: str) -> None:
     got, want = session.evaluate([(0, prompt())], want="all").logits, expected(variant)
     assert got.shape == want.shape == (N_TOKENS, N_VOCAB)
     assert np.abs(got - want).max() <= LIMIT * np.abs(want).max()
+
+
+@pytest.mark.parametrize("variant", ["qwen35", "qwen35moe"])
+def test_embeddings(tmp_path: Path, variant: str) -> None:
+    """Of texts of several lengths at once, one of them beyond a chunk."""
+    model = rr.load(tiny(variant).write(tmp_path / "model.gguf"), "cpu")
+    texts = [prompt(), prompt()[:5], prompt()[30:43]]
+    rows = [hidden(variant, ids) for ids in texts]
+    options = {"normalize": False, "cache_type_k": "f32", "cache_type_v": "f32"}
+    for got, want in zip(model.embed(texts, pooling="none", **options), rows, strict=True):
+        assert np.abs(got - want).max() <= LIMIT * np.abs(want).max()
+    mean = np.stack([row.mean(0) for row in rows])
+    got = model.embed(texts, pooling="mean", **options)
+    assert np.abs(got - mean).max() <= LIMIT * np.abs(mean).max()

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import riverrun
 from cli import DEVICE, run_cli
-from paths import DEMO, shared
+from demo import draft_file
+from paths import DEMO
 from riverrun.bench import peers
 from riverrun.bench.measure import Times, read_bandwidth, repeat
 from riverrun.bench.throughput import Bench, TimedRunner, make_tests
@@ -149,7 +150,7 @@ needs_peer = pytest.mark.skipif(
 
 @needs_peer
 def test_peer(capsys: pytest.CaptureFixture[str]) -> None:
-    model = shared("models", "riverrun-demo-draft-q8_0.gguf")
+    model = draft_file()
     options = ("--device", DEVICE, "-p", "1,3", "-n", 2, "-r", 1, "--peer")
     outcome = run_cli(capsys, "bench", model, *options, "--json")
     assert outcome.code == 0, outcome
@@ -162,7 +163,7 @@ def test_peer(capsys: pytest.CaptureFixture[str]) -> None:
 
 @needs_peer
 def test_peer_computes_the_same_function() -> None:
-    path = shared("models", "riverrun-demo-draft-q8_0.gguf")
+    path = draft_file()
     peer = peers._IkLlama(str(path), 64, 1)
     session = riverrun.load(path, DEVICE).session(64)
     tokens = [295, 4304, 508, 409]

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import riverrun
 from cli import DEVICE, run_cli
-from demo import demo
-from paths import DEMO, shared
+from demo import demo, draft_file
+from paths import DEMO
 from riverrun.bench.spec import Options, Runner, SpecBench, default_chains, parting
 from riverrun.bench.spec_plot import acceptance, page
 from riverrun.bench.spec_prompts import PROMPTS, choose_prompts
@@ -127,7 +127,7 @@ def check_sums(report: Any) -> None:
 
 
 def test_a_draft_model(capsys: pytest.CaptureFixture[str]) -> None:
-    draft = shared("models", "riverrun-demo-draft-q8_0.gguf")
+    draft = draft_file()
     options = ("--prompts", "qa_factual", "--spec", "mtp,draft", "--draft-model", draft)
     report = report_of(capsys, *SMALL, *options)
     assert [row["drafter"] for row in report["rows"]] == ["none", "mtp", "draft"]
@@ -311,7 +311,7 @@ def test_small_parts() -> None:
 
 
 def test_default_drafters_without_a_draft_block() -> None:
-    model = riverrun.load(shared("models", "riverrun-demo-draft-q8_0.gguf"), DEVICE)
+    model = riverrun.load(draft_file(), DEVICE)
     assert default_chains(model) == [("ngram-mod",)]
 
 

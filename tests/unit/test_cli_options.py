@@ -206,6 +206,8 @@ def test_every_option_of_the_engine_has_a_name_and_help(cls: type) -> None:
         ("load it with draft_head=N, the number", "load it with --draft-head N, the number"),
         ('or use load="read".', "or use --load read."),
         ("top_k=40; n_ctx=7.", "--top-k 40; --ctx-size 7."),
+        ("use a larger context (n_ctx) or less", "use a larger context (-c) or less"),
+        ("give one (draft_model); (n) stays", "give one (--draft-model); (n) stays"),
         ("shape x=4 stays", "shape x=4 stays"),
     ],
 )

@@ -18,16 +18,17 @@ from riverrun.engine import Model, offload
 from riverrun.engine.offload import (
     Layers,
     Offload,
+    blocks_of,
     filled,
     fits,
-    layer_of,
+    layers_of,
     open_for,
     shares,
-    state_bytes,
 )
 from riverrun.graph import TensorSpec
 from riverrun.graph.errors import BackendError, RequestError
 from riverrun.models import ModelFile, load_file
+from riverrun.models.architecture import Want
 from riverrun.models.step import Capacity, StepShape
 from riverrun.speculative import Speculation
 from tiny_models import N_EMBD, VARIANTS
@@ -47,8 +48,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ModelFile]:
     return {v: load_file(VARIANTS[v]().write(folder / f"{v}.gguf"), 64) for v in MIXED}
 
 
-def layers_of(source: ModelFile, n_cards: int = 1) -> Layers:
-    return Layers(source.specs, state_bytes(source, Offload(n_ctx=64)), n_cards)
+SMALL = Offload(n_ctx=64)
 
 
 def splits(total: int) -> list[list[int]]:
@@ -58,27 +58,30 @@ def splits(total: int) -> list[list[int]]:
 
 def across(source: ModelFile, counts: list[int]) -> SplitBackend:
     """CPU backends that stand for the cards and for the processor."""
-    layers = layers_of(source, len(counts))
+    layers = layers_of(source, SMALL, len(counts))
     n = len(counts) + (sum(counts) < layers.total)
     return SplitBackend([open_backend("cpu", 1) for _ in range(n)], layers.homes(counts))
 
 
 @pytest.mark.parametrize(
-    ("name", "layer"),
+    ("variant", "layers"),
     [
-        ("blk.3.attn_q.weight", 3),
-        ("blk.12.nextn.eh_proj.weight", 12),
-        ("cache_k.0", 0),
-        ("ssm_log.17", 17),
-        ("token_embd.weight", None),
-        ("output.weight", None),
-        ("rope_freqs.weight", None),
-        ("next_token", None),
-        ("v.blk.3.weight", None),
+        ("qwen35,mtp", {"blk.0.ssm_a": 0, "cache_k.3": 3, "ssm_log.2": 2, "conv_state.1": 1}),
+        ("qwen35moe,mtp", {"blk.4.nextn.eh_proj.weight": 4, "blk.1.ffn_up_exps.weight": 1}),
+        ("llama,factors", {"blk.1.attn_q.weight": 1, "cache_v.0": 0}),
     ],
 )
-def test_layers_of_names(name: str, layer: int | None) -> None:
-    assert layer_of(name) == layer
+def test_layers_are_those_declared(
+    files: dict[str, ModelFile], variant: str, layers: dict[str, int]
+) -> None:
+    found = blocks_of(files[variant])
+    assert layers.items() <= found.items()
+    for name in ("token_embd.weight", "output.weight", "rope_freqs.weight", "draft_head.weight"):
+        assert name not in found
+
+
+def test_a_name_with_a_block_inside_belongs_to_none() -> None:
+    assert Want("v.blk.3.weight", ()).layer is None and Want("blk.x.weight", ()).layer is None
 
 
 def test_shares_are_in_proportion() -> None:
@@ -95,6 +98,15 @@ def test_cards_are_filled_in_turn() -> None:
     assert filled([9, 9], [1, 10]) == [0, 2] and not fits([9, 9], [1, 10], [0, 2])
 
 
+def made(
+    specs: dict[str, TensorSpec], states: dict[str, int], n_cards: int = 1, moved: Any = ()
+) -> Layers:
+    """The layers of weights blk.N.w.weight and states NAME.N."""
+    blocks = {n: int(n.split(".")[1]) for n in specs if n.startswith("blk.")}
+    blocks |= {n: int(n.split(".")[1]) for n in states}
+    return Layers(specs, states, blocks, n_cards, moved)
+
+
 def weights(sizes: list[int], **ends: int) -> dict[str, TensorSpec]:
     """A weight of so many bytes in each layer, and others by name."""
     named = {f"blk.{i}.w.weight": n for i, n in enumerate(sizes)}
@@ -107,7 +119,7 @@ def counts(layers: Layers, free: list[int], asked: int | str | None, reserve: in
 
 
 def test_as_many_as_fit() -> None:
-    layers = Layers(weights([400] * 4, token_embd=800, output=800), {"cache_k.3": 100})
+    layers = made(weights([400] * 4, token_embd=800, output=800), {"cache_k.3": 100})
     assert layers.total == 5 and layers.sizes == [1200, 400, 400, 500, 800]
     for free, n in {3300: 5, 3299: 4, 2099: 3, 1300: 2, 1299: 1, 800: 1, 799: 0, 0: 0}.items():
         assert counts(layers, [free], "auto") == [n], free
@@ -117,7 +129,7 @@ def test_as_many_as_fit() -> None:
 
 
 def test_several_cards_take_what_fits_on_them() -> None:
-    layers = Layers(weights([200, 800, 900], token_embd=0, output=0), {}, 2)
+    layers = made(weights([200, 800, 900], token_embd=0, output=0), {}, 2)
     assert counts(layers, [1000, 1000], "auto") == [2, 2]
     assert counts(layers, [900, 1000], "auto") == [1, 2], "the first layer stays behind"
     assert sum(counts(layers, [1000, 10], None)) == 4
@@ -126,8 +138,8 @@ def test_several_cards_take_what_fits_on_them() -> None:
 
 def test_tied_weights_count_as_the_head() -> None:
     specs = weights([400] * 2, token_embd=800)
-    assert Layers(specs, {}).sizes == [400, 400, 800]
-    two = Layers(specs, {}, 2)
+    assert made(specs, {}).sizes == [400, 400, 800]
+    two = made(specs, {}, 2)
     assert two.homes([2, 1]) == {"blk.0.w.weight": 0, "blk.1.w.weight": 0}
     # The first card may need the embedding as well.
     assert counts(two, [1599, 800], "auto") == [1, 1] and counts(two, [1600, 800], "auto") == [2, 1]
@@ -141,7 +153,7 @@ def test_what_is_no_number_of_layers(asked: Any) -> None:
 
 def test_homes(files: dict[str, ModelFile]) -> None:
     source = files["qwen35,mtp"]
-    layers = layers_of(source, 2)
+    layers = layers_of(source, SMALL, 2)
     block = layers.total - 2
     homes = layers.homes([1, 2])
     assert homes["output.weight"] == homes["output_norm.weight"] == homes["draft_head.weight"] == 1
@@ -154,7 +166,7 @@ def test_homes(files: dict[str, ModelFile]) -> None:
 @pytest.mark.parametrize("kind", ["step", "prefill"])
 def test_a_cut_costs_one_copy(files: dict[str, ModelFile], variant: str, kind: str) -> None:
     source = files[variant]
-    for split in splits(layers_of(source).total):
+    for split in splits(layers_of(source, SMALL).total):
         backend = across(source, split)
         for shape in (StepShape(1, 1, 1), StepShape(8, 2, 2), StepShape(4, 1, 4, hidden=True)):
             graph = source.arch.build(shape, CAPACITIES["replay"], source.specs)
@@ -181,7 +193,7 @@ def test_states_are_where_their_layers_are(
         programs.append(source.arch.mtp)
     if "qwen35" in variant and memory == "replay":
         programs.append(source.arch.folds)
-    for split in splits(layers_of(source).total):
+    for split in splits(layers_of(source, SMALL).total):
         backend = across(source, split)
         for build in programs:
             for shape in (StepShape(1, 1, 1), StepShape(16, 2, 1)):
@@ -214,7 +226,7 @@ def test_a_split_computes_the_same_bits(files: dict[str, ModelFile], variant: st
     source = files[variant]
     whole, ids = Model(source, "cpu", 1), list(range(3, 19))
     want = logits(whole, ids)
-    for split in splits(layers_of(source).total):
+    for split in splits(layers_of(source, SMALL).total):
         model = Model(source, "cpu", 1)
         model.backend = across(source, split)
         model.weights = model.backend.load_weights(source.weights)
@@ -276,7 +288,7 @@ def test_devices_that_are_opened(
 
 @pytest.mark.parametrize("device", ["cpu", "reference", "cpu,reference"])
 def test_layers_without_cards_are_refused(files: dict[str, ModelFile], device: str) -> None:
-    with pytest.raises(BackendError, match=rf"gpu_layers \(--gpu-layers\).*'{device}' has none"):
+    with pytest.raises(BackendError, match=rf"gpu_layers=3 puts .*'{device}' has none"):
         open_for(files["qwen3,untied"], device, 1, Offload(3))
 
 
@@ -334,8 +346,7 @@ def test_a_command_says_so_in_a_line(capsys: pytest.CaptureFixture[str]) -> None
     asked = ("--gpu-layers", "auto", "--device", "cpu", "-n", "1")
     outcome = run_cli(capsys, *COMMANDS["run"], *asked)
     assert outcome.code == 0 and outcome.err.splitlines()[0] == (
-        "riverrun: warning: gpu_layers (--gpu-layers) auto: device 'cpu' has no card, "
-        "0 layers are on one"
+        "riverrun: warning: --gpu-layers auto: device 'cpu' has no card, 0 layers are on one"
     )
 
 
