@@ -43,9 +43,7 @@ COMMANDS = {
     "devices": Entry(
         "devices", "devices", "List the devices of this build and machine, best first."
     ),
-    "quantize": Entry(
-        "quantize", "quantize", "Write a model file with its weights in fewer bits."
-    ),
+    "quantize": Entry("quantize", "quantize", "Write a model file with its weights in fewer bits."),
     "bench": Entry(
         "bench",
         "bench",

@@ -96,9 +96,9 @@ def quantize(
         with _bar() as (bar, task):
             options["progress"] = lambda done, total: bar.update(task, completed=done, total=total)
             quantizing.quantize(file, out, mix, steps, recode, **options)
-    for step in steps:
-        if step.note:
-            note(f"{step.tensor.name}: {step.to.name}, {step.note}")
+    other = sum(step.odd for step in steps)
+    if other:
+        note(f"{other} tensors have rows that are no blocks, and so other types (see --dry-run)")
     note(f"{out}: {_summary(steps)}")
 
 

@@ -124,7 +124,7 @@ PYBIND11_MODULE(_cpu, m) {
         }
         return py::make_tuple(to_text(failed), nanoseconds);
       });
-  m.def("recode_rows", &recode_rows, py::arg("pool"), py::arg("from"), py::arg("source"),
+  m.def("recode_rows", &recode_rows, py::arg("pool"), py::arg("from_"), py::arg("source"),
         py::arg("to"), py::arg("result"), py::arg("importance"), py::arg("matrix_rows"),
         py::arg("n"));
   m.def("encodable", [](uint32_t dtype) { return result_block(dtype).values > 0; });

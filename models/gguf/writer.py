@@ -144,13 +144,13 @@ def _put(file: BinaryIO, pieces: Iterable[Any], alignment: int) -> int:
     """Write pieces and zeros up to the next multiple of the alignment; the bytes of the pieces."""
     written = 0
     for piece in pieces:
-        written += file.write(memoryview(np.ascontiguousarray(_bytes(piece))).cast("B"))
+        written += file.write(_bytes(piece))
     file.write(bytes(-written % alignment))
     return written
 
 
-def _bytes(piece: Any) -> np.ndarray:
-    return np.frombuffer(piece, np.uint8) if isinstance(piece, bytes) else piece
+def _bytes(piece: Any) -> Any:
+    return piece if isinstance(piece, bytes) else np.ascontiguousarray(piece).data.cast("B")
 
 
 def _alignment(fields: Mapping[str, Field]) -> int:

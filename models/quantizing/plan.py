@@ -50,11 +50,12 @@ _EMBEDDINGS = ("token_embd.weight", "per_layer_token_embd.weight")
 @dataclass(frozen=True)
 class Step:
     """A tensor of the source and the type that it gets. note: why it is not the one that the mix
-    has for it, "" where it is."""
+    has for it, "" where it is. odd: its rows are no whole blocks of that one."""
 
     tensor: GgufTensor
     to: DType
     note: str = ""
+    odd: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -159,7 +160,7 @@ def _facts(file: GgufFile, importance: bool) -> Facts:
             return 0
         value = file.metadata[f"{arch}.{key}"]
         values = value if hasattr(value, "__len__") else [value]
-        return int(values[0]) if len(values) else 0  # type: ignore[arg-type, index]
+        return int(values[0]) if len(values) else 0  # type: ignore[index]
 
     n_layer, heads = first("block_count"), first("attention.head_count")
     kv = first("attention.head_count_kv") or heads
@@ -199,7 +200,7 @@ def _step(
     fitting = fit_rows(kind, tensor.shape[-1])
     if fitting != kind:
         note = f"rows of {tensor.shape[-1]} are no blocks of {kind}"
-    return Step(tensor, dtype(fitting), note)
+    return Step(tensor, dtype(fitting), note, fitting != kind)
 
 
 def fit_rows(kind: str, n: int) -> str:
