@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from .loading import MOST_THREADS
 from .messages import note
 from .parameters import command, usage_errors
+from .writing import Force, progress_bar
 
 if TYPE_CHECKING:
     from ..models.quantizing import Step
@@ -40,7 +40,6 @@ DryRun: TypeAlias = Annotated[
 Requantize: TypeAlias = Annotated[
     bool, typer.Option("--allow-requantize", help="Take tensors that are quantised already.")
 ]
-Force: TypeAlias = Annotated[bool, typer.Option("--force", help="Replace the file that is there.")]
 Threads: TypeAlias = Annotated[
     int | None,
     typer.Option(
@@ -86,16 +85,18 @@ def quantize(
         return
     if out.exists() and source.exists() and out.samefile(source):
         raise typer.BadParameter("expected another file than IN", param_hint="OUT")
-    recode = BlockRecoder(threads)
-    options: dict[str, Any] = dict(
-        importance=importance, allow_requantize=allow_requantize, force=force
-    )
-    if sys.stderr is None or not sys.stderr.isatty():
-        quantizing.quantize(file, out, mix, steps, recode, **options)
-    else:
-        with _bar() as (bar, task):
-            options["progress"] = lambda done, total: bar.update(task, completed=done, total=total)
-            quantizing.quantize(file, out, mix, steps, recode, **options)
+    with progress_bar() as progress:
+        quantizing.quantize(
+            file,
+            out,
+            mix,
+            steps,
+            BlockRecoder(threads),
+            importance=importance,
+            allow_requantize=allow_requantize,
+            force=force,
+            progress=progress,
+        )
     other = sum(step.odd for step in steps)
     if other:
         note(f"{other} tensors have rows that are no blocks, and so other types (see --dry-run)")
@@ -125,21 +126,6 @@ def _check_encoders(steps: list[Step]) -> None:
             )
         if not can_decode(tensor.dtype):
             raise RequestError(f"{tensor.name}: {tensor.dtype.name} has no decoder here")
-
-
-def _bar() -> Any:
-    from contextlib import contextmanager
-
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    @contextmanager
-    def shown() -> Any:
-        columns = (TextColumn("writing"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            yield bar, bar.add_task("", total=None)
-
-    return shown()
 
 
 def _table(steps: list[Step]) -> list[str]:

@@ -70,10 +70,10 @@ def fma_rate(pool: ThreadPool) -> float: ...
 def recode_rows(
     pool: ThreadPool,
     from_: int,
-    source: Buffer,
+    source: np.ndarray,
     to: int,
-    result: Buffer,
-    importance: Buffer | None,
+    result: np.ndarray,
+    importance: np.ndarray | None,
     matrix_rows: int,
     n: int,
 ) -> str: ...
