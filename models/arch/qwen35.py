@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from ...graph import Graph, TensorSpec, Value
 from ...graph.errors import ModelError
-from ..architecture import Architecture, Want, register_architecture
+from ..architecture import Want, register_architecture
 from ..blocks import (
     Rope,
     attention,
@@ -22,11 +22,12 @@ from ..blocks import (
 from ..delta_net import DeltaNetShape, delta_net, delta_net_wants, read_delta_net, recur
 from ..gguf import INT_KINDS, GgufFile
 from ..memories import MemorySpec, Program, RecurrentSpec
-from ..step import DRAFT_HEAD, Capacity, StepGraph, StepShape
+from ..nextn import NextN
+from ..step import Capacity, StepGraph, StepShape
 
 
 @register_architecture
-class Qwen35(Architecture):
+class Qwen35(NextN):
     """Dense Qwen3.5 / 3.6. Files may carry MTP blocks after the trunk."""
 
     name = "qwen35"
@@ -79,8 +80,7 @@ class Qwen35(Architecture):
             else:
                 shape = attention_shape(hp, i, self.rope, gated=True)
                 yield from attention_wants(i, hp.n_embd, shape)
-        for i in range(hp.n_layer, hp.n_layer_all):
-            yield from self._mtp_wants(f"blk.{i}.nextn.")
+        yield from self.nextn_wants()
 
     def ffn_wants(self, layer: int) -> Iterator[Want]:
         """The tensors of a block's feed-forward part."""
@@ -89,15 +89,6 @@ class Qwen35(Architecture):
     def ffn(self, s: StepGraph, layer: int, h: Value) -> Value:
         """A block's feed-forward part. h: [N, n_embd], normalised; returns the same."""
         return ffn(s, layer, h)
-
-    def _mtp_wants(self, b: str) -> Iterator[Want]:
-        n, v = self.hp.n_embd, self.hp.n_vocab
-        yield Want(b + "eh_proj.weight", (n, 2 * n))
-        yield Want(b + "enorm.weight", (n,))
-        yield Want(b + "hnorm.weight", (n,))
-        yield Want(b + "embed_tokens.weight", (v, n), optional=True)
-        yield Want(b + "shared_head_head.weight", (v, n), optional=True)
-        yield Want(b + "shared_head_norm.weight", (n,), optional=True)
 
     def trunk(self, s: StepGraph, x: Value) -> Value:
         """All trunk layers."""
@@ -130,14 +121,11 @@ class Qwen35(Architecture):
         )
 
     def programs(self) -> dict[str, Program]:
-        """Also the block that predicts further tokens, and passes without tokens."""
+        """Also passes without tokens."""
         found = super().programs()
         if any(self.recurrent):
             recurrent = tuple(m for m in self.memories() if isinstance(m, RecurrentSpec))
             found["folds"] = Program(self.folds, recurrent)
-        found["mtp"] = Program(
-            self.mtp, self._attention(range(self.hp.n_layer, self.hp.n_layer_all))
-        )
         return found
 
     def folds(self, shape: StepShape, capacity: Capacity, weights: dict[str, TensorSpec]) -> Graph:
@@ -151,38 +139,10 @@ class Qwen35(Architecture):
                     s.g.output(f"blk.{i}", recur(s, i, u, gates, gates, d))
         return s.g
 
-    def mtp(self, shape: StepShape, capacity: Capacity, weights: dict[str, TensorSpec]) -> Graph:
-        """The block after the trunk, fed with the embedding of a token and the row before it.
+    def nextn_block(self, s: StepGraph, layer: int, x: Value) -> Value:
+        """A layer that attends."""
+        return self._block(s, layer, x, recurrent=False)
 
-        Its own row after the norm takes that row's place when it goes on by itself."""
-        hp = self.hp
-        if hp.n_layer_all == hp.n_layer:
-            raise ModelError(
-                f"this {self.name} model has no multi-token-prediction block "
-                f"({self.name}.nextn_predict_layers is 0); use another drafter"
-            )
-        s = StepGraph(f"{self.name} mtp n={shape.n_tokens}", shape, capacity, weights)
-        g, i = s.g, hp.n_layer
-        b = f"blk.{i}.nextn."
-        own = b + "embed_tokens.weight"
-        table = s.w(own if s.has(own) else "token_embd.weight")
-        with g.scope("nextn"):
-            e = g.get_rows(table, s.inputs.tokens, name="embed")
-            r = g.input("hidden_in", (shape.n_tokens, hp.n_embd))
-            e = g.rms_norm(e, s.w(b + "enorm.weight"), eps=hp.eps, name="enorm")
-            r = g.rms_norm(r, s.w(b + "hnorm.weight"), eps=hp.eps, name="hnorm")
-            both = g.concat(e, r, axis=1, name="e_h")
-            x = g.mul_mat(both, s.w(b + "eh_proj.weight"), name="eh_proj")
-        x = self._block(s, i, x, recurrent=False)
-        last = b + "shared_head_norm.weight"
-        self.finish(s, x, last if s.has(last) else "output_norm.weight", self._mtp_head)
-        return g
-
-    def draft_head_weight(self, has: Callable[[str], bool]) -> str:
-        """The tensor that the multi-token-prediction block's head multiplies with."""
-        own = f"blk.{self.hp.n_layer}.nextn.shared_head_head.weight"
-        return own if has(own) else self.head_weight(has)
-
-    def _mtp_head(self, s: StepGraph, h: Value) -> Value:
-        name = DRAFT_HEAD if s.shape.head else self.draft_head_weight(s.has)
-        return s.g.mul_mat(h, s.w(name), name="output")
+    def nextn_memories(self) -> tuple[MemorySpec, ...]:
+        """Keys and values."""
+        return self._attention(range(self.hp.n_layer, self.hp.n_layer_all))

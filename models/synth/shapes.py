@@ -14,7 +14,8 @@ from ...graph.errors import RequestError
 @dataclass(frozen=True)
 class Shape:
     """A model's sizes: architecture, rows of its vocabulary, whether the head is the embedding, and
-    keys without the architecture's prefix: int for u32, float for f32, lists of int for i32."""
+    keys without the architecture's prefix: int for u32, float for f32, lists of int for i32,
+    texts."""
 
     arch: str
     n_vocab: int
@@ -69,6 +70,13 @@ def _gemma3(
     n_ctx = 131072 if n_embd > 2000 else 32768
     keys = _common(n_embd, n_layer, n_ff, heads, n_ctx, 1e6)
     return Shape("gemma3", 262144, True, keys | {"attention.sliding_window": window})
+
+
+def _gpt_oss(n_layer: int, n_expert: int) -> Shape:
+    keys = _common(2880, n_layer, 2880, (64, 8, 64), 131072, 1.5e5) | _experts(n_expert, 4, 2880)
+    keys |= {"attention.layer_norm_rms_epsilon": 1e-5, "attention.sliding_window": 128}
+    keys |= {"rope.scaling.type": "yarn", "rope.scaling.factor": 32.0}
+    return Shape("gpt-oss", 201088, False, keys | {"rope.scaling.original_context_length": 4096})
 
 
 def _delta_net(k_heads: int, v_heads: int, dim: int, rot: int) -> dict[str, Any]:
@@ -131,6 +139,8 @@ SHAPES = {
     "llama-3.2-3b": _llama(3072, 28, 8192, (24, 8, 128), tied=True),
     "llama-3-8b": _llama(4096, 32, 14336, (32, 8, 128)),
     "llama-3-70b": _llama(8192, 80, 28672, (64, 8, 128)),
+    "gpt-oss-20b": _gpt_oss(24, 32),
+    "gpt-oss-120b": _gpt_oss(36, 128),
     "gemma3-tiny": _tiny("gemma3", attention__sliding_window=256),
     "gemma3-270m": _gemma3(640, 18, 2048, (4, 1, 256), 512),
     "gemma3-1b": _gemma3(1152, 26, 6912, (4, 1, 256), 512),

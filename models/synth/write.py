@@ -90,6 +90,8 @@ def metadata(
 def _field(value: Any) -> Field:
     if isinstance(value, list):
         return array("i32", value)
+    if isinstance(value, str):
+        return scalar("str", value)
     return scalar("f32" if isinstance(value, float) else "u32", value)
 
 

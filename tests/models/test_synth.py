@@ -28,6 +28,8 @@ PARAMETERS = {  # in millions, as the models are known for; published counts rou
     "qwen3-8b": 8191,
     "llama-3-8b": 8030,
     "llama-3.2-1b": 1236,
+    "qwen3moe-30b-a3b": 30532,
+    "gpt-oss-20b": 20915,
     "gemma3-270m": 268,
     "gemma3-27b": 27009,
 }
