@@ -16,7 +16,8 @@ from riverrun.graph.errors import ModelError, RequestError
 from riverrun.models.convert import convert
 from riverrun.models.convert.arch.gptoss import Blocks
 from riverrun.models.convert.checkpoint import Checkpoint
-from riverrun.models.convert.family import FAMILIES
+from riverrun.models.convert.config import Config
+from riverrun.models.convert.family import FAMILIES, find_family
 from riverrun.models.gguf import open_gguf
 from riverrun.tools.main import main
 from safetensors_bytes import write_safetensors
@@ -179,6 +180,45 @@ def test_configurations_that_do_not_fit(
 ) -> None:
     said = message(checkpoint(tmp_path / "c", **more), tmp_path / "x.gguf")
     assert all(word in said for word in words), said
+
+
+ONLY_FULL = ["full_attention"] * 2
+
+
+@pytest.mark.parametrize(
+    ("family", "more", "words"),
+    [
+        ("Qwen2", {"use_sliding_window": True}, "use_sliding_window should be false"),
+        ("SmolLM3", {"no_rope_layers": [1, 0]}, "no_rope_layers should be 0 for every fourth"),
+        ("SmolLM3", {"use_sliding_window": True}, "use_sliding_window should be false"),
+        ("Qwen3Moe", {"mlp_only_layers": [0]}, "mlp_only_layers should be empty"),
+        ("Qwen3Moe", {"decoder_sparse_step": 2}, "decoder_sparse_step 1"),
+        ("Qwen3Moe", {"norm_topk_prob": False}, "norm_topk_prob should be true"),
+        ("Glm4Moe", {"n_group": 2}, "n_group should be 1, got 2"),
+        ("GptOss", {"layer_types": ONLY_FULL}, "sliding_attention and full_attention in turns"),
+        (
+            "Qwen3_5",
+            {"layer_types": ["x"], "linear_num_value_heads": 2},
+            "a list of 2, got 1 items",
+        ),
+    ],
+    ids=str,
+)
+def test_settings_that_a_file_could_not_tell(
+    tmp_path: Path, family: str, more: dict[str, Any], words: str
+) -> None:
+    sizes = ("conv_kernel_dim", "key_head_dim", "value_head_dim", "num_key_heads")
+    more = {f"linear_{size}": 4 for size in sizes} | more
+    folder = checkpoint(tmp_path / "c", architectures=[f"{family}ForCausalLM"], **more)
+    assert words in message(folder, tmp_path / "x.gguf")
+
+
+def test_factors_are_counted(tmp_path: Path) -> None:
+    scaling = {"rope_type": "longrope", "long_factor": [1.0] * 7, "short_factor": [1.0] * 8}
+    folder = checkpoint(tmp_path / "c", rope_scaling=scaling, architectures=["Phi3ForCausalLM"])
+    read = Config.read(folder)
+    with pytest.raises(ModelError, match="long_factor should be 8 numbers, got 7"):
+        dict(find_family(read)(read).extra())
 
 
 def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
