@@ -14,7 +14,10 @@ from ..graph.spec import TensorSpec
 from .ragged import check_range, require_contiguous
 
 _BLOCKS_OF_32 = ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "mxfp4")
-_BLOCKS_OF_256 = ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs")
+_BLOCKS_OF_256 = (
+    *("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs"),
+    *("iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s"),
+)
 _TABLE_TYPES = ("f32", "f16", "bf16", *_BLOCKS_OF_32, *_BLOCKS_OF_256)
 
 

@@ -16,6 +16,7 @@ from .ragged import require_contiguous, require_dense_rows
 WEIGHT_TYPES = (
     *("f32", "f16", "bf16", "q8_0", "q5_0", "q4_k", "q6_k"),
     *("q4_0", "q4_1", "q5_1", "iq4_nl", "mxfp4", "q2_k", "q3_k", "q5_k", "iq4_xs"),
+    *("iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s"),
 )
 
 
@@ -38,7 +39,8 @@ class MulMat(Op):
     """y[..., m] = sum over k of x[..., k] * w[m, k]
 
     x: [..., K] f32, its rows may have gaps; w: [M, K] f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1,
-    q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, iq4_xs or mxfp4, contiguous; y: [..., M] f32."""
+    q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, iq4_xs, mxfp4, iq2_xxs, iq2_xs, iq2_s, iq3_xxs or iq3_s,
+    contiguous; y: [..., M] f32."""
 
     name, inputs, outputs = "mul_mat", ("x", "w"), ("y",)
     constants = ("w",)

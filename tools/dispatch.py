@@ -60,6 +60,12 @@ COMMANDS = {
     "devices": Entry(
         "devices", "devices", "List the devices of this build and machine, best first."
     ),
+    "quantize": Entry("quantize", "quantize", "Write a model file with its weights in fewer bits."),
+    "synth": Entry(
+        "synth",
+        "synth",
+        "Write a model file of a real shape with random weights, for measuring.",
+    ),
     "bench": Entry(
         "bench",
         "bench",

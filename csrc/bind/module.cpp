@@ -2,6 +2,7 @@
 
 #include "convert.hpp"
 #include "probe.hpp"
+#include "recode.hpp"
 #include "thread_share.hpp"
 
 using namespace riverrun;
@@ -26,6 +27,42 @@ std::shared_ptr<BoundPlan> bind(std::shared_ptr<Plan> plan, const py::list& buff
     memory.push_back({static_cast<char*>(data), size});
   }
   return std::make_shared<BoundPlan>(std::move(plan), memory, memory_of(workspace, true));
+}
+
+BlockSize sized(BlockSize size, const char* what, int64_t n) {
+  if (size.values == 0) throw py::value_error(std::string("no rows can be made ") + what);
+  if (n < 1 || n % size.values != 0) throw py::value_error("rows should be whole blocks");
+  return size;
+}
+
+// Rows of n values of one type to rows of another; "" or what is wrong with the values.
+std::string recode_rows(ThreadPool& pool, uint32_t from, const py::buffer& source, uint32_t to,
+                        const py::buffer& result, const py::object& importance, int64_t matrix_rows,
+                        int64_t n) {
+  const BlockSize in = sized(source_block(from), "of this type", n);
+  const BlockSize out = sized(result_block(to), "in this type", n);
+  const auto [read, read_bytes] = memory_of(source, false);
+  const auto [written, written_bytes] = memory_of(result, true);
+  const int64_t rows = read_bytes / (n / in.values * in.bytes);
+  if (rows * (n / in.values * in.bytes) != read_bytes ||
+      rows * (n / out.values * out.bytes) != written_bytes || matrix_rows < 1)
+    throw py::value_error("both buffers should hold the same number of whole rows");
+  Recoding job{from,
+               to,
+               static_cast<const uint8_t*>(read),
+               static_cast<uint8_t*>(written),
+               nullptr,
+               rows,
+               matrix_rows,
+               n};
+  if (!importance.is_none()) {
+    const auto [weights, bytes] = memory_of(importance, false);
+    if (bytes / static_cast<int64_t>(n * sizeof(float)) * matrix_rows < rows)
+      throw py::value_error("the importance should have n values for each matrix");
+    job.importance = static_cast<const float*>(weights);
+  }
+  py::gil_scoped_release release;
+  return recode(pool, job);
 }
 
 }  // namespace
@@ -87,6 +124,11 @@ PYBIND11_MODULE(_cpu, m) {
         }
         return py::make_tuple(to_text(failed), nanoseconds);
       });
+  m.def("recode_rows", &recode_rows, py::arg("pool"), py::arg("from_"), py::arg("source"),
+        py::arg("to"), py::arg("result"), py::arg("importance"), py::arg("matrix_rows"),
+        py::arg("n"));
+  m.def("encodable", [](uint32_t dtype) { return result_block(dtype).values > 0; });
+  m.def("decodable", [](uint32_t dtype) { return source_block(dtype).values > 0; });
   m.def("fma_rate", &fma_rate, py::call_guard<py::gil_scoped_release>(),
         "f32 operations a second that the pool's threads reach in multiply-adds on registers.");
 }

@@ -2,6 +2,7 @@
 // every product and sum is one rounding.
 #pragma once
 
+#include "decode_grid.hpp"
 #include "node.hpp"
 #include "simd.hpp"
 
@@ -244,6 +245,11 @@ constexpr Format kFormats[] = {
     block_format<32, 18, decode_iq4_nl>(RR_IQ4_NL),
     block_format<256, 136, decode_iq4_xs>(RR_IQ4_XS),
     block_format<32, 17, decode_mxfp4>(RR_MXFP4),
+    block_format<256, 66, decode_iq2_xxs>(RR_IQ2_XXS),
+    block_format<256, 74, decode_iq2_xs>(RR_IQ2_XS),
+    block_format<256, 82, decode_iq2_s>(RR_IQ2_S),
+    block_format<256, 98, decode_iq3_xxs>(RR_IQ3_XXS),
+    block_format<256, 110, decode_iq3_s>(RR_IQ3_S),
 };
 
 // Null for a type that does not decode.

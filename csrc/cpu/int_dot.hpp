@@ -85,8 +85,8 @@ RR_INLINE void dots_bytes(const Weights& w, const int8_t* x, Ints* sums) {
 
 template <int BITS, int COUNT, int C, class Weights>
 RR_INLINE void dots(const Weights& w, const int8_t* x, Ints (&sums)[C]) {
-  constexpr int kRun = BITS == 5 ? 4 : BITS == 6 ? 2 : 8;
-  if constexpr (BITS <= 6) {
+  constexpr int kRun = BITS == 5 ? 4 : BITS == 6 ? 2 : BITS == 7 ? 1 : 8;
+  if constexpr (BITS <= 7) {
     dots_small<(kRun < COUNT ? kRun : COUNT), COUNT, C>(w, x, 1, sums);
   } else if constexpr (C > 4) {
     dots_bytes<COUNT, 4>(w, x, sums);

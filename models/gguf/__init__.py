@@ -4,5 +4,20 @@ from .metadata import Metadata
 from .shards import GgufFile, open_gguf
 from .tensors import GgufTensor, TensorInfo
 from .typed import INT_KINDS, REQUIRED
+from .writer import Field, NewTensor, array, fields_of, scalar, write_gguf
 
-__all__ = ["INT_KINDS", "REQUIRED", "GgufFile", "GgufTensor", "Metadata", "TensorInfo", "open_gguf"]
+__all__ = [
+    "INT_KINDS",
+    "REQUIRED",
+    "Field",
+    "GgufFile",
+    "GgufTensor",
+    "Metadata",
+    "NewTensor",
+    "TensorInfo",
+    "array",
+    "fields_of",
+    "open_gguf",
+    "scalar",
+    "write_gguf",
+]

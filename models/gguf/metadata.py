@@ -36,7 +36,7 @@ _KINDS = {
     11: "i64",
     12: "f64",
 }
-_NUMPY = {
+NUMPY = {
     "u8": "<u1",
     "i8": "<i1",
     "u16": "<u2",
@@ -49,7 +49,8 @@ _NUMPY = {
     "i64": "<i8",
     "f64": "<f8",
 }
-_SIZES = {kind: np.dtype(code).itemsize for kind, code in _NUMPY.items()}
+KIND_IDS = {kind: number for number, kind in _KINDS.items()}
+_SIZES = {kind: np.dtype(code).itemsize for kind, code in NUMPY.items()}
 
 
 class Entry(NamedTuple):
@@ -110,6 +111,15 @@ class Metadata(Mapping[str, Value]):
     def entry(self, key: str) -> Entry:
         """Type, count and place of a key's value. Raises KeyError if absent."""
         return self._entries[key]
+
+    def payload(self, key: str) -> bytes:
+        """The bytes of a value as the file has them: of a string its text, of an array its items.
+
+        Raises KeyError if absent, GgufError after the file was closed."""
+        entry = self._entries[key]
+        if self._buf is None:
+            raise GgufError(f"{self._path}: key {show(key)} read after the file was closed")
+        return self._buf[entry.start : entry.stop]
 
     def release(self) -> None:
         """Let go of the mapped file; later access to a value raises GgufError."""
@@ -184,7 +194,7 @@ def _build(buf: mmap, entry: Entry) -> Value:
     raw = buf[start:stop]
     if kind == "str":
         return raw.decode("utf-8") if count < 0 else _strings(raw, count)
-    items = np.frombuffer(raw, _NUMPY[kind])
+    items = np.frombuffer(raw, NUMPY[kind])
     array = items != 0 if kind == "bool" else items.astype(items.dtype.newbyteorder("="))
     if count < 0:
         return array[0].item()

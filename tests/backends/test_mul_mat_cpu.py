@@ -34,6 +34,11 @@ SCALES: dict[str, tuple[int, ...]] = {
     "q5_k": (0, 2),
     "q6_k": (208,),
     "iq4_xs": (0,),
+    "iq2_xxs": (0,),
+    "iq2_xs": (0,),
+    "iq2_s": (0,),
+    "iq3_xxs": (0,),
+    "iq3_s": (0,),
 }
 BLOCKS = tuple(SCALES)
 TYPES = FLOATS + BLOCKS

@@ -38,6 +38,7 @@ IMPORTS = {
     "backends": May(("graph", "ops"), ("numpy",)),
     "backends/array.py": May(("graph", "ops", "backends"), ("numpy", "cupy")),
     "backends/cpu.py": May(("graph", "ops", "backends", "_cpu"), ("numpy",)),
+    "backends/cpu_blocks.py": May(("graph", "backends", "_cpu"), ("numpy",)),
     "backends/cuda.py": May(("graph", "ops", "backends", "_cuda"), ("numpy",)),
     "backends/cuda_memory.py": May(("graph", "ops", "backends", "_cuda"), ("numpy",)),
     "backends/plugin.py": May(("graph", "backends"), ("cffi",)),

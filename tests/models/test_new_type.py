@@ -16,7 +16,7 @@ from paths import ROOT
 
 PAGE = "docs/adding-a-quantised-type.md"
 NAME = "tq2_0"
-LISTS = {"ops/mul_mat.py": '"iq4_xs"),\n)', "ops/get_rows.py": '"iq4_xs")\n_TABLE'}
+LISTS = {"ops/mul_mat.py": '"iq3_s"),\n)', "ops/get_rows.py": '"iq3_s"),\n)'}
 
 SCRIPT = """
 import sys
@@ -82,7 +82,7 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for path, end in LISTS.items():
         text = (ROOT / path).read_text()
         assert text.count(end) == 1
-        files[path] = text.replace(end, end.replace('"iq4_xs"', f'"iq4_xs", "{NAME}"'))
+        files[path] = text.replace(end, end.replace('"iq3_s"', f'"iq3_s", "{NAME}"'))
     tree = make_tree(top / "package", files)
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(top / "blocks")],

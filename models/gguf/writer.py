@@ -1,0 +1,182 @@
+"""Writing GGUF files: metadata of any source, tensors piece by piece, under the final name at the
+end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from ...graph.dtype import DType
+from ...graph.errors import GgufError, RequestError
+from .metadata import KIND_IDS, NUMPY, Metadata
+from .reader import DEFAULT_ALIGNMENT, MAGIC
+from .tensors import MAX_DIMS, MAX_NAME
+
+VERSION = 3
+_ARRAY = 9
+_ROOM = 1 << 20  # bytes of disk kept free beside the file
+
+
+class Field(NamedTuple):
+    """A metadata value as it lies in a file: its kind ("u32", "str", ...), the number of items, -1
+    for a scalar, and the bytes of the value or of the items."""
+
+    kind: str
+    n_items: int
+    payload: bytes
+
+    def encoded(self) -> bytes:
+        """The type and the value, after the key."""
+        kind = KIND_IDS[self.kind]
+        if self.n_items < 0:
+            return struct.pack("<i", kind) + self.payload
+        return struct.pack("<iiQ", _ARRAY, kind, self.n_items) + self.payload
+
+
+@dataclass(frozen=True)
+class NewTensor:
+    """A tensor to write: shape in numpy order; pieces gives its storage in order, in arrays or
+    bytes of any length."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+    pieces: Callable[[], Iterable[Any]]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of storage."""
+        rows = 1
+        for n in self.shape[:-1]:
+            rows *= n
+        return rows * self.dtype.row_bytes(self.shape[-1])
+
+
+def scalar(kind: str, value: int | float | bool | str) -> Field:
+    """A scalar of a kind: "u32", "f32", "bool", "str", ..."""
+    if kind == "str":
+        return Field(kind, -1, _string(str(value)))
+    return Field(kind, -1, np.array(value, NUMPY[kind]).tobytes())
+
+
+def array(kind: str, values: Sequence[Any]) -> Field:
+    """An array of a kind."""
+    if kind == "str":
+        return Field(kind, len(values), b"".join(map(_string, values)))
+    return Field(kind, len(values), np.asarray(values, NUMPY[kind]).tobytes())
+
+
+def fields_of(metadata: Metadata) -> dict[str, Field]:
+    """The values of a file in its order, byte for byte."""
+    return {key: _field(metadata, key) for key in metadata}
+
+
+def _field(metadata: Metadata, key: str) -> Field:
+    entry, payload = metadata.entry(key), metadata.payload(key)
+    if entry.kind == "str" and entry.n_items < 0:
+        payload = struct.pack("<Q", len(payload)) + payload
+    return Field(entry.kind, entry.n_items, payload)
+
+
+def write_gguf(
+    path: Path,
+    fields: Mapping[str, Field],
+    tensors: Sequence[NewTensor],
+    *,
+    force: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> None:
+    """Write a file. It appears under its name when it is whole; until then its bytes lie in a file
+    beside it, which goes away when writing fails. progress: called with bytes of tensors written
+    and their total.
+
+    Raises RequestError for a path that cannot be written, a file that is there (unless `force`),
+    and a disk without room; GgufError for tensors that a file cannot hold."""
+    check_target(path, force)
+    alignment = _alignment(fields)
+    head = _head(fields, tensors, alignment)
+    total = sum(tensor.nbytes for tensor in tensors)
+    free = shutil.disk_usage(path.parent).free
+    needed = len(head) + total + alignment * len(tensors) + _ROOM
+    if needed > free:
+        raise RequestError(f"{path}: needs {needed} bytes, {free} are free; choose another disk")
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(unfinished, "wb") as file:
+            _put(file, [head], alignment)
+            done = 0
+            for tensor in tensors:
+                written = _put(file, tensor.pieces(), alignment)
+                if written != tensor.nbytes:
+                    raise GgufError(
+                        f"{path}: tensor {tensor.name!r} should have {tensor.nbytes} bytes, got "
+                        f"{written}"
+                    )
+                done += written
+                if progress:
+                    progress(done, total)
+        os.replace(unfinished, path)
+    except OSError as error:
+        raise RequestError(f"{path}: cannot be written: {error.strerror or error}") from None
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def check_target(path: Path, force: bool) -> None:
+    """Raise RequestError unless a file may be written here: not over one that is there, unless
+    `force`, nor over a folder."""
+    if path.is_dir():
+        raise RequestError(f"{path}: is a folder, expected a file; name a file in it")
+    if not path.parent.is_dir():
+        raise RequestError(f"{path}: folder {path.parent} is not there; check the path")
+    if path.exists() and not force:
+        raise RequestError(f"{path}: is there already; replace it with --force")
+
+
+def _put(file: BinaryIO, pieces: Iterable[Any], alignment: int) -> int:
+    """Write pieces and zeros up to the next multiple of the alignment; the bytes of the pieces."""
+    written = 0
+    for piece in pieces:
+        written += file.write(_bytes(piece))
+    file.write(bytes(-written % alignment))
+    return written
+
+
+def _bytes(piece: Any) -> Any:
+    return piece if isinstance(piece, bytes) else np.ascontiguousarray(piece).data.cast("B")
+
+
+def _alignment(fields: Mapping[str, Field]) -> int:
+    given = fields.get("general.alignment")
+    return int.from_bytes(given.payload, "little") if given else DEFAULT_ALIGNMENT
+
+
+def _head(fields: Mapping[str, Field], tensors: Sequence[NewTensor], alignment: int) -> bytes:
+    parts = [MAGIC, struct.pack("<Iqq", VERSION, len(tensors), len(fields))]
+    for key, field in fields.items():
+        parts += [_string(key), field.encoded()]
+    offset = 0
+    for t in tensors:
+        name = t.name.encode()
+        if not 1 <= len(name) <= MAX_NAME or not 1 <= len(t.shape) <= MAX_DIMS:
+            raise GgufError(
+                f"tensor {t.name!r} {t.shape}: a file holds names of 1 to {MAX_NAME} bytes and 1 "
+                f"to {MAX_DIMS} dimensions"
+            )
+        ne = t.shape[::-1]
+        parts += [_string(t.name), struct.pack(f"<I{len(ne)}q", len(ne), *ne)]
+        parts.append(struct.pack("<iQ", t.dtype.ggml_id, offset))
+        offset += t.nbytes + -t.nbytes % alignment
+    return b"".join(parts)
+
+
+def _string(text: str) -> bytes:
+    raw = text.encode()
+    return struct.pack("<Q", len(raw)) + raw

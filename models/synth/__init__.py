@@ -1,0 +1,6 @@
+"""Model files of real shapes with random weights: for measuring, where values do not matter."""
+
+from .shapes import SHAPES, Shape, find_shape
+from .write import ROUTERS, synthesize
+
+__all__ = ["ROUTERS", "SHAPES", "Shape", "find_shape", "synthesize"]

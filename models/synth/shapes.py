@@ -1,0 +1,158 @@
+"""The shapes by name: GGUF metadata of published models, without their vocabularies.
+
+A row is an architecture's keys without its prefix; which tensors follow from them is what the
+architecture says. Source: the models' config.json files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ...graph.errors import RequestError
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model's sizes: architecture, rows of its vocabulary, whether the head is the embedding, and
+    keys without the architecture's prefix: int for u32, float for f32, lists of int for i32,
+    texts."""
+
+    arch: str
+    n_vocab: int
+    tied: bool
+    keys: dict[str, Any]
+
+
+def _common(
+    n_embd: int, n_layer: int, n_ff: int, heads: tuple[int, int, int], n_ctx: int, base: float
+) -> dict[str, Any]:
+    """heads: of queries, of keys and values, and the size of one."""
+    n_head, n_kv, dim = heads
+    return {
+        "context_length": n_ctx,
+        "embedding_length": n_embd,
+        "block_count": n_layer,
+        "feed_forward_length": n_ff,
+        "attention.head_count": n_head,
+        "attention.head_count_kv": n_kv,
+        "attention.key_length": dim,
+        "attention.value_length": dim,
+        "attention.layer_norm_rms_epsilon": 1e-6,
+        "rope.dimension_count": dim,
+        "rope.freq_base": base,
+    }
+
+
+def _llama(
+    n_embd: int, n_layer: int, n_ff: int, heads: tuple[int, int, int], tied: bool = False
+) -> Shape:
+    keys = _common(n_embd, n_layer, n_ff, heads, 131072 if tied else 8192, 5e5)
+    return Shape("llama", 128256, tied, keys | {"attention.layer_norm_rms_epsilon": 1e-5})
+
+
+def _qwen3(n_embd: int, n_layer: int, n_ff: int, n_head: int, tied: bool) -> Shape:
+    keys = _common(n_embd, n_layer, n_ff, (n_head, 8, 128), 40960, 1e6)
+    return Shape("qwen3", 151936, tied, keys)
+
+
+def _experts(n: int, used: int, n_ff: int) -> dict[str, Any]:
+    return {"expert_count": n, "expert_used_count": used, "expert_feed_forward_length": n_ff}
+
+
+def _qwen3moe(n_embd: int, n_layer: int, n_ff: int, n_head: int, n_ff_expert: int) -> Shape:
+    keys = _common(n_embd, n_layer, n_ff, (n_head, 4, 128), 40960, 1e6)
+    return Shape("qwen3moe", 151936, False, keys | _experts(128, 8, n_ff_expert))
+
+
+def _gemma3(
+    n_embd: int, n_layer: int, n_ff: int, heads: tuple[int, int, int], window: int
+) -> Shape:
+    n_ctx = 131072 if n_embd > 2000 else 32768
+    keys = _common(n_embd, n_layer, n_ff, heads, n_ctx, 1e6)
+    return Shape("gemma3", 262144, True, keys | {"attention.sliding_window": window})
+
+
+def _gpt_oss(n_layer: int, n_expert: int) -> Shape:
+    keys = _common(2880, n_layer, 2880, (64, 8, 64), 131072, 1.5e5) | _experts(n_expert, 4, 2880)
+    keys |= {"attention.layer_norm_rms_epsilon": 1e-5, "attention.sliding_window": 128}
+    keys |= {"rope.scaling.type": "yarn", "rope.scaling.factor": 32.0}
+    return Shape("gpt-oss", 201088, False, keys | {"rope.scaling.original_context_length": 4096})
+
+
+def _delta_net(k_heads: int, v_heads: int, dim: int, rot: int) -> dict[str, Any]:
+    """Key heads, value heads, and their size; what is rotated of a query, in elements."""
+    pairs = rot // 2
+    third = pairs // 3
+    return {
+        "rope.dimension_count": rot,
+        "rope.dimension_sections": [pairs - 2 * third, third, third, 0],
+        "ssm.conv_kernel": 4,
+        "ssm.state_size": dim,
+        "ssm.group_count": k_heads,
+        "ssm.time_step_rank": v_heads,
+        "ssm.inner_size": dim * v_heads,
+        "full_attention_interval": 4,
+    }
+
+
+def _qwen35(
+    n_embd: int, n_layer: int, n_ff: int, n_head: int, n_kv: int, v_heads: int, tied: bool
+) -> Shape:
+    keys = _common(n_embd, n_layer, n_ff, (n_head, n_kv, 256), 262144, 1e7)
+    return Shape("qwen35", 248320, tied, keys | _delta_net(16, v_heads, 128, 64))
+
+
+def _tiny(arch: str, **more: Any) -> Shape:
+    keys = _common(256, 8, 768, (4, 2, 64), 32768, 1e6)
+    return Shape(arch, 4096, True, keys | {k.replace("__", "."): v for k, v in more.items()})
+
+
+_TINY_DELTA_NET = _delta_net(4, 8, 32, 16)
+_SHARED = "expert_shared_feed_forward_length"
+_QWEN35MOE = _common(2048, 40, 512, (16, 2, 256), 262144, 1e7) | _delta_net(16, 32, 128, 64)
+
+SHAPES = {
+    "tiny": _tiny("qwen35", **_TINY_DELTA_NET),
+    "qwen35-0.8b": _qwen35(1024, 24, 3584, 8, 2, 16, tied=True),
+    "qwen35-2b": _qwen35(2048, 24, 6144, 8, 2, 16, tied=True),
+    "qwen35-4b": _qwen35(2560, 32, 9216, 16, 4, 32, tied=True),
+    "qwen35-9b": _qwen35(4096, 32, 12288, 16, 4, 32, tied=False),
+    "qwen35-27b": _qwen35(5120, 64, 17408, 24, 4, 48, tied=False),
+    "qwen35moe-tiny": _tiny(
+        "qwen35moe", **_TINY_DELTA_NET, **_experts(16, 4, 256), **{_SHARED: 256}
+    ),
+    "qwen35moe-35b-a3b": Shape(
+        "qwen35moe", 248320, False, _QWEN35MOE | _experts(256, 8, 512) | {_SHARED: 512}
+    ),
+    "qwen3-tiny": _tiny("qwen3"),
+    "qwen3-0.6b": _qwen3(1024, 28, 3072, 16, tied=True),
+    "qwen3-1.7b": _qwen3(2048, 28, 6144, 16, tied=True),
+    "qwen3-4b": _qwen3(2560, 36, 9728, 32, tied=True),
+    "qwen3-8b": _qwen3(4096, 36, 12288, 32, tied=False),
+    "qwen3-14b": _qwen3(5120, 40, 17408, 40, tied=False),
+    "qwen3-32b": _qwen3(5120, 64, 25600, 64, tied=False),
+    "qwen3moe-tiny": _tiny("qwen3moe", **_experts(16, 4, 256)),
+    "qwen3moe-30b-a3b": _qwen3moe(2048, 48, 6144, 32, 768),
+    "qwen3moe-235b-a22b": _qwen3moe(4096, 94, 12288, 64, 1536),
+    "llama-tiny": _tiny("llama"),
+    "llama-3.2-1b": _llama(2048, 16, 8192, (32, 8, 64), tied=True),
+    "llama-3.2-3b": _llama(3072, 28, 8192, (24, 8, 128), tied=True),
+    "llama-3-8b": _llama(4096, 32, 14336, (32, 8, 128)),
+    "llama-3-70b": _llama(8192, 80, 28672, (64, 8, 128)),
+    "gpt-oss-20b": _gpt_oss(24, 32),
+    "gpt-oss-120b": _gpt_oss(36, 128),
+    "gemma3-tiny": _tiny("gemma3", attention__sliding_window=256),
+    "gemma3-270m": _gemma3(640, 18, 2048, (4, 1, 256), 512),
+    "gemma3-1b": _gemma3(1152, 26, 6912, (4, 1, 256), 512),
+    "gemma3-4b": _gemma3(2560, 34, 10240, (8, 4, 256), 1024),
+    "gemma3-12b": _gemma3(3840, 48, 15360, (16, 8, 256), 1024),
+    "gemma3-27b": _gemma3(5376, 62, 21504, (32, 16, 128), 1024),
+}
+
+
+def find_shape(name: str) -> Shape:
+    """A shape by its name, in any case. Raises RequestError listing all."""
+    found = SHAPES.get(name.lower())
+    if found is None:
+        raise RequestError(f"shape: expected one of {', '.join(SHAPES)}, got {name!r}")
+    return found

@@ -1,0 +1,135 @@
+"""Writing a model file of a shape: the architecture says which tensors, a mix in which types."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...graph.dtype import DType, dtype
+from ...graph.errors import RequestError
+from ..architecture import Want, find_architecture
+from ..gguf import Field, NewTensor, array, fields_of, open_gguf, scalar, write_gguf
+from ..quantizing import Chooser, Mix, Recode, fit_rows, is_quantized, order
+from .shapes import Shape, find_shape
+from .values import Banks, router, size_of, vector
+
+ROUTERS = ("even", "skewed")
+# What a file may lack and real ones have.
+_TAKEN = ("nextn.shared_head_norm.weight",)
+
+
+def synthesize(
+    name: str,
+    mix: Mix,
+    out: Path,
+    recode: Recode,
+    *,
+    mtp: bool = False,
+    vocab: str | os.PathLike[str] | None = None,
+    seed: int = 0,
+    router: str = "even",
+    force: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> None:
+    """Write a model file with the shape `name` and random weights in the types of a mix.
+
+    mtp: with a block that predicts further tokens. vocab: a GGUF file whose tokenizer is copied;
+    without one, prompts are token ids. The same seed gives the same file. router: how often experts
+    are chosen, one of ROUTERS. The other arguments are those of write_gguf.
+
+    Raises RequestError for arguments, ModelError for an architecture that is not there, and what
+    write_gguf raises."""
+    if router not in ROUTERS:
+        raise RequestError(f"router: expected one of {', '.join(ROUTERS)}, got {router!r}")
+    shape = find_shape(name)
+    fields, shape = metadata(name, shape, mix, mtp, vocab)
+    wants, types = tensors_of(fields, shape, mix)
+    if mtp and not any(".nextn." in want.name for want in wants):
+        raise RequestError(
+            f"mtp: architecture {shape.arch!r} has no block that predicts more tokens"
+        )
+    banks = Banks(seed, recode)
+    tensors = [
+        NewTensor(want.name, want.shape, kind, _pieces(want, kind, banks, router))
+        for want, kind in zip(wants, types, strict=True)
+    ]
+    write_gguf(out, fields, tensors, force=force, progress=progress)
+
+
+def metadata(
+    name: str, shape: Shape, mix: Mix, mtp: bool, vocab: str | os.PathLike[str] | None
+) -> tuple[dict[str, Field], Shape]:
+    """Metadata, and the shape with the number of tokens of `vocab`."""
+    keys = dict(shape.keys)
+    if mtp:
+        keys |= {"block_count": keys["block_count"] + 1, "nextn_predict_layers": 1}
+    fields = {
+        "general.architecture": scalar("str", shape.arch),
+        "general.name": scalar("str", f"synthetic {name}"),
+        "general.file_type": scalar("u32", mix.file_type),
+        "general.quantization_version": scalar("u32", 2),
+    }
+    fields |= {f"{shape.arch}.{key}": _field(value) for key, value in keys.items()}
+    if vocab is None:
+        fields["tokenizer.ggml.model"] = scalar("str", "none")
+        fields[f"{shape.arch}.vocab_size"] = scalar("u32", shape.n_vocab)
+        return fields, shape
+    with open_gguf(vocab) as file:
+        given = fields_of(file.metadata)
+        n_vocab = len(file.get_str_array("tokenizer.ggml.tokens"))
+    fields |= {key: value for key, value in given.items() if key.startswith("tokenizer.")}
+    return fields, replace(shape, n_vocab=n_vocab)
+
+
+def _field(value: Any) -> Field:
+    if isinstance(value, list):
+        return array("i32", value)
+    if isinstance(value, str):
+        return scalar("str", value)
+    return scalar("f32" if isinstance(value, float) else "u32", value)
+
+
+def tensors_of(fields: dict[str, Field], shape: Shape, mix: Mix) -> tuple[list[Want], list[DType]]:
+    """What the architecture wants of a file with this metadata, in order, and the types."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "metadata.gguf"
+        write_gguf(path, fields, [])
+        with open_gguf(path) as file:
+            architecture = find_architecture(file)(file, shape.n_vocab)
+            wants = sorted(
+                (w for w in architecture.wants() if _taken(w, shape)), key=lambda w: order(w.name)
+            )
+            chooser = Chooser(file, mix, [want.name for want in wants], importance=False)
+            return wants, [_type(want, chooser) for want in wants]
+
+
+def _taken(want: Want, shape: Shape) -> bool:
+    own_head = want.name == "output.weight" and not shape.tied
+    return not want.optional or own_head or want.name.endswith(_TAKEN)
+
+
+def _type(want: Want, chooser: Chooser) -> DType:
+    if not is_quantized(want.name, want.shape):
+        return dtype("f32")
+    return dtype(fit_rows(chooser.choose(want.name, want.shape), want.shape[-1]))
+
+
+def _pieces(
+    want: Want, kind: DType, banks: Banks, routing: str
+) -> Callable[[], Iterator[bytes | np.ndarray]]:
+    def pieces() -> Iterator[bytes | np.ndarray]:
+        name, shape = want.name, want.shape
+        if len(shape) == 1:
+            yield vector(name, shape[0], banks.rng(name))
+        elif name.endswith("ffn_gate_inp.weight"):
+            yield router(shape, routing, banks.rng(name))
+        else:
+            yield from banks.pieces(name, shape, kind, size_of(name, shape))
+
+    return pieces

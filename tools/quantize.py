@@ -1,0 +1,161 @@
+"""`riverrun quantize`: a model file with its weights in fewer bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from .loading import MOST_THREADS
+from .messages import note
+from .parameters import command, usage_errors
+from .writing import Force, progress_bar
+
+if TYPE_CHECKING:
+    from ..models.quantizing import Step
+
+Source: TypeAlias = Annotated[
+    Path, typer.Argument(metavar="IN", help="GGUF file, or the first of its shards.")
+]
+Out: TypeAlias = Annotated[Path, typer.Argument(metavar="OUT", help="GGUF file to write.")]
+Kind: TypeAlias = Annotated[
+    str, typer.Argument(metavar="TYPE", help="Mix of types, such as Q4_K_M, Q6_K or Q8_0.")
+]
+Matrix: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--imatrix", metavar="FILE", help="Importance matrix that weighs errors."),
+]
+TensorType: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tensor-type",
+        metavar="REGEX=TYPE",
+        help="Type of the tensors in whose names it is found; the first one counts. Repeatable.",
+    ),
+]
+DryRun: TypeAlias = Annotated[
+    bool, typer.Option("--dry-run", help="Print each tensor's type and the size, and write none.")
+]
+Requantize: TypeAlias = Annotated[
+    bool, typer.Option("--allow-requantize", help="Take tensors that are quantised already.")
+]
+Threads: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "-t",
+        "--threads",
+        metavar="THREADS",
+        min=1,
+        max=MOST_THREADS,
+        help="Processor threads.",
+        show_default="the physical cores that affinity and the cgroup quota allow",
+    ),
+]
+
+
+@command
+def quantize(
+    source: Source,
+    out: Out,
+    kind: Kind,
+    imatrix: Matrix = None,
+    tensor_type: TensorType = None,
+    dry_run: DryRun = False,
+    allow_requantize: Requantize = False,
+    force: Force = False,
+    threads: Threads = None,
+) -> None:
+    """Write a model file with its weights in fewer bits."""
+    from ..backends.cpu_blocks import BlockRecoder
+    from ..models import quantizing
+    from ..models.gguf import open_gguf
+
+    with usage_errors("TYPE"):
+        mix = quantizing.find_mix(kind)
+    overrides = [_override(text) for text in tensor_type or ()]
+    file = open_gguf(source)
+    importance = quantizing.load_importance(imatrix) if imatrix else None
+    with usage_errors("--tensor-type"):
+        steps = quantizing.plan(file, mix, overrides, importance is not None)
+        _check_encoders(steps)
+    if dry_run:
+        quantizing.check_importance(mix, steps, importance)
+        print("\n".join(_table(steps)))
+        return
+    if out.exists() and source.exists() and out.samefile(source):
+        raise typer.BadParameter("expected another file than IN", param_hint="OUT")
+    with progress_bar() as progress:
+        quantizing.quantize(
+            file,
+            out,
+            mix,
+            steps,
+            BlockRecoder(threads),
+            importance=importance,
+            allow_requantize=allow_requantize,
+            force=force,
+            progress=progress,
+        )
+    other = sum(step.odd for step in steps)
+    if other:
+        note(f"{other} tensors have rows that are no blocks, and so other types (see --dry-run)")
+    note(f"{out}: {_summary(steps)}")
+
+
+def _override(text: str) -> tuple[str, str]:
+    expression, equals, kind = text.rpartition("=")
+    if not equals or not expression or not kind:
+        raise typer.BadParameter(
+            f"expected REGEX=TYPE, such as ffn_down=q6_k, got {text!r}", param_hint="--tensor-type"
+        )
+    return expression, kind
+
+
+def _check_encoders(steps: list[Step]) -> None:
+    from ..backends.cpu_blocks import can_decode, can_encode
+    from ..graph.errors import RequestError
+
+    for step in steps:
+        tensor = step.tensor
+        if step.to == tensor.dtype:
+            continue
+        if not can_encode(step.to):
+            raise RequestError(
+                f"{tensor.name}: {step.to.name} has no encoder here; choose another type"
+            )
+        if not can_decode(tensor.dtype):
+            raise RequestError(f"{tensor.name}: {tensor.dtype.name} has no decoder here")
+
+
+def _table(steps: list[Step]) -> list[str]:
+    """A line for each tensor, and the sizes of both files."""
+    rows = [
+        (
+            step.tensor.name,
+            " x ".join(map(str, step.tensor.shape)),
+            step.tensor.dtype.name,
+            step.to.name,
+            f"{step.nbytes}",
+            f"({step.note})" if step.note else "",
+        )
+        for step in steps
+    ]
+    widths = [max(len(row[i]) for row in rows) if rows else 0 for i in range(5)]
+    lines = [
+        " ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[5]]).rstrip()
+        for row in rows
+    ]
+    return [*lines, _summary(steps)]
+
+
+def _summary(steps: list[Step]) -> str:
+    before, after = sum(s.tensor.nbytes for s in steps), sum(s.nbytes for s in steps)
+    values = sum(_count(step) for step in steps)
+    bits = 8 * after / values if values else 0.0
+    return f"{before:,} -> {after:,} bytes of tensors, {bits:.2f} bits a weight"
+
+
+def _count(step: Step) -> int:
+    kind = step.tensor.dtype
+    return step.tensor.nbytes // kind.nbytes * kind.block
