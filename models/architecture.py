@@ -19,6 +19,8 @@ from .hparams import Hparams, read_hparams
 from .memories import MemorySpec, Program
 from .step import Capacity, StepGraph, StepShape
 
+KERNELS = ("ssm_conv1d.weight", "shortconv.conv.weight")  # of convolutions
+
 
 @dataclass(frozen=True)
 class Want:
@@ -31,7 +33,7 @@ class Want:
     @property
     def types(self) -> tuple[str, ...]:
         """Types it may be stored in; converters leave vectors and convolution kernels in f32."""
-        plain = len(self.shape) == 1 or self.name.endswith("ssm_conv1d.weight")
+        plain = len(self.shape) == 1 or self.name.endswith(KERNELS)
         return ("f32",) if plain else WEIGHT_TYPES
 
 
@@ -39,9 +41,12 @@ class Architecture(ABC):
     """One `general.architecture`."""
 
     name: ClassVar[str]
+    # Whether files say by attention.head_count_kv 0 which layers do not attend.
+    hybrid: ClassVar[bool] = False
+    output_norm: ClassVar[str] = "output_norm.weight"
 
     def __init__(self, file: GgufFile, n_vocab: int) -> None:
-        self.hp: Hparams = read_hparams(file, self.name, n_vocab)
+        self.hp: Hparams = read_hparams(file, self.name, n_vocab, self.hybrid)
         self.read(file)
 
     @abstractmethod
@@ -75,7 +80,7 @@ class Architecture(ABC):
     def build(self, shape: StepShape, capacity: Capacity, weights: dict[str, TensorSpec]) -> Graph:
         """The graph of one step; outputs "logits" [M, n_vocab] and, if asked, "hidden" [N, E]."""
         s = StepGraph(f"{self.name} n={shape.n_tokens} b={shape.n_seqs}", shape, capacity, weights)
-        self.finish(s, self.trunk(s, self.embed(s)), "output_norm.weight", self.head)
+        self.finish(s, self.trunk(s, self.embed(s)), self.output_norm, self.head)
         return s.g
 
     def ahead(
@@ -100,7 +105,7 @@ class Architecture(ABC):
         Raises GraphError for a `finish` that does not give its logits to StepGraph."""
         name = f"{self.name} ahead b={shape.n_seqs} k={shape.candidates}"
         s = StepGraph(name, shape, capacity, weights, picks=n_vocab)
-        self.finish(s, self.trunk(s, self.embed(s)), "output_norm.weight", self.head)
+        self.finish(s, self.trunk(s, self.embed(s)), self.output_norm, self.head)
         if "token" not in s.g.outputs:
             raise GraphError(
                 f"architecture {self.name!r}: `finish` should give its logits to "
@@ -159,7 +164,7 @@ class Architecture(ABC):
         """Embedding, final norm, head."""
         hp = self.hp
         yield Want("token_embd.weight", (hp.n_vocab, hp.n_embd))
-        yield Want("output_norm.weight", (hp.n_embd,))
+        yield Want(self.output_norm, (hp.n_embd,))
         yield Want("output.weight", (hp.n_vocab, hp.n_embd), optional=True)
 
 

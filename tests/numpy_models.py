@@ -55,6 +55,8 @@ def gelu(x: Array) -> Array:
 class Dense:
     """What the architectures share: keys by name, weights, and the pieces of a block."""
 
+    last = "output_norm"
+
     def __init__(self, model: TinyModel, rounded: bool = False) -> None:
         self.keys: dict[str, Any] = model.keys
         self.before = to_8_bits if rounded and model.kind == "q8_0" else np.asarray
@@ -70,7 +72,7 @@ class Dense:
         x = self.embed(tokens)
         for i in range(self.blocks):
             x = self.block(i, x)
-        return self.norm(x, "output_norm")
+        return self.norm(x, self.last)
 
     def first(self, *names: str) -> str:
         """The first of these tensors that the file has."""
@@ -94,6 +96,12 @@ class Dense:
     def ffn(self, b: str, x: Array, act: Any) -> Array:
         inner = act(self.linear(x, b + "ffn_gate")) * self.linear(x, b + "ffn_up")
         return self.linear(inner, b + "ffn_down")
+
+    def convolve(self, x: Array, taps: Array) -> Array:
+        """Each channel with its taps, the last of which meets the row itself."""
+        n, width = len(x), taps.shape[1]
+        padded = np.concatenate([np.zeros((width - 1, x.shape[1])), x])
+        return np.stack([(padded[t : t + width].T * taps).sum(1) for t in range(n)])
 
     def per_layer(self, key: str, i: int) -> int:
         value = self.keys[key]
@@ -270,10 +278,7 @@ class Qwen35(Dense):
         n, dim = len(x), self.keys["ssm.state_size"]
         k_heads, v_heads = self.keys["ssm.group_count"], self.keys["ssm.time_step_rank"]
         u = self.linear(x, b + "attn_qkv")
-        taps = self.w[b + "ssm_conv1d.weight"]
-        width = taps.shape[1]
-        padded = np.concatenate([np.zeros((width - 1, u.shape[1])), u])
-        c = silu(np.stack([(padded[t : t + width].T * taps).sum(1) for t in range(n)]))
+        c = silu(self.convolve(u, self.w[b + "ssm_conv1d.weight"]))
         q, k, v = np.split(c, [k_heads * dim, 2 * k_heads * dim], axis=1)
         q, k = (self.unit(a.reshape(n, k_heads, dim)) for a in (q, k))
         v = v.reshape(n, v_heads, dim)
@@ -324,10 +329,27 @@ class Qwen35Moe(Qwen35):
         return self.w[b + "ffn_down_exps.weight"][e] @ self.before(silu(gate) * up)
 
 
+class Lfm2(Dense):
+    last = "token_embd_norm"
+
+    def block(self, i: int, x: Array) -> Array:
+        b = f"blk.{i}."
+        h = self.norm(x, b + "attn_norm")
+        attends = self.per_layer("attention.head_count_kv", i) > 0
+        x = x + (self.attention(i, h) if attends else self.short_conv(b, h))
+        return x + self.ffn(b, self.norm(x, b + "ffn_norm"), silu)
+
+    def short_conv(self, b: str, x: Array) -> Array:
+        before, after, x = np.split(self.linear(x, b + "shortconv.in_proj"), 3, axis=1)
+        y = self.convolve(before * x, self.w[b + "shortconv.conv.weight"])
+        return self.linear(after * y, b + "shortconv.out_proj")
+
+
 KINDS: dict[str, type[Dense]] = {
     "llama": Llama,
     "qwen3": Qwen3,
     "gemma3": Gemma3,
     "qwen35": Qwen35,
     "qwen35moe": Qwen35Moe,
+    "lfm2": Lfm2,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from gguf import GGMLQuantizationType, GGUFValueType, GGUFWriter
 N_VOCAB, N_EMBD, N_FF = 288, 64, 96
 WINDOW = 8
 SMALL_ROWS = slice(0, 8)
-PLAIN = ("ssm_conv1d", "ffn_gate_inp")
+PLAIN = ("ssm_conv1d", "shortconv.conv", "ffn_gate_inp")
 SMALLEST = {"f32": 1, "f16": 1, "bf16": 1, "q8_0": 32}
 
 
@@ -138,11 +138,11 @@ class Weights(dict[str, np.ndarray]):
         """Positive, around 1."""
         self.vector(name, n, 0.5, 1.5)
 
-    def ends(self, tied: bool, embedding: float = 1.0) -> None:
+    def ends(self, tied: bool, embedding: float = 1.0, norm: str = "output_norm") -> None:
         """Embedding, with rows so small that a norm's eps shows; final norm, head."""
         self.matrix("token_embd.weight", N_VOCAB, N_EMBD, embedding * np.sqrt(N_EMBD))
         self["token_embd.weight"][SMALL_ROWS] *= 3e-3
-        self.norm("output_norm.weight", N_EMBD)
+        self.norm(f"{norm}.weight", N_EMBD)
         if not tied:
             self.matrix("output.weight", N_VOCAB, N_EMBD, 2.0)
 
@@ -329,6 +329,28 @@ def qwen35moe(n_used: int = 2, fused: bool = False, mtp: int = 0, **more: Any) -
     return qwen35(mtp=mtp, arch="qwen35moe", feed_forward=experts, **(keys | more))
 
 
+def lfm2(
+    width: int = 3, attends: Sequence[int] = (2,), tied: bool = True, **more: Any
+) -> TinyModel:
+    """Four layers; those named have four heads of 16 over two, the others convolve."""
+    w, layers = Weights(7), 4
+    w.ends(tied, norm="token_embd_norm")
+    for i in range(layers):
+        b = f"blk.{i}."
+        w.norm(b + "attn_norm.weight", N_EMBD)
+        w.norm(b + "ffn_norm.weight", N_EMBD)
+        w.ffn(i)
+        if i in attends:
+            w.attention(i, 4, 2, 16, qk_norm=True)
+            continue
+        w.matrix(b + "shortconv.in_proj.weight", 3 * N_EMBD, N_EMBD, 1.5)
+        w.matrix(b + "shortconv.conv.weight", N_EMBD, width, 1.5)
+        w.matrix(b + "shortconv.out_proj.weight", N_EMBD, N_EMBD)
+    kv = [2 if i in attends else 0 for i in range(layers)]
+    keys = _keys(layers, 4, kv, shortconv__l_cache=width, rope__freq_base=1e6)
+    return TinyModel("lfm2", keys | _dotted(more), w)
+
+
 def _delta_net(w: Weights, b: str, k_heads: int, v_heads: int, dim: int) -> None:
     values, channels = v_heads * dim, (2 * k_heads + v_heads) * dim
     w.matrix(b + "attn_qkv.weight", channels, N_EMBD, 1.5)
@@ -378,6 +400,9 @@ VARIANTS: dict[str, Callable[[], TinyModel]] = {
     "qwen35,none recurrent": lambda: qwen35(recurrent=[False] * 4),
     "qwen35,interval": lambda: qwen35(full_attention_interval=2, linear=[True, False] * 2),
     "qwen35,sections": lambda: qwen35(sections=(1, 1, 1, 1), rope__freq_base=1e3),
+    "lfm2": lfm2,
+    "lfm2,wide,untied": lambda: lfm2(width=5, tied=False),
+    "lfm2,none attend": lambda: lfm2(attends=()),
     "qwen35moe": qwen35moe,
     "qwen35moe,fused": lambda: qwen35moe(fused=True),
     "qwen35moe,one": lambda: qwen35moe(n_used=1),

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-import numpy as np
-
 from ...graph import Graph, TensorSpec, Value
 from ...graph.errors import ModelError
-from ..architecture import Architecture, Want, register_architecture
+from ..architecture import Want, register_architecture
 from ..blocks import (
     Rope,
     attention,
@@ -21,12 +19,13 @@ from ..blocks import (
 )
 from ..delta_net import DeltaNetShape, delta_net, delta_net_wants, read_delta_net, recur
 from ..gguf import INT_KINDS, GgufFile
-from ..memories import MemorySpec, Program, RecurrentSpec
+from ..memories import MemorySpec, Program, RecurrentPart
+from ..recurrent import Hybrid, no_tokens
 from ..step import DRAFT_HEAD, Capacity, StepGraph, StepShape
 
 
 @register_architecture
-class Qwen35(Architecture):
+class Qwen35(Hybrid):
     """Dense Qwen3.5 / 3.6. Files may carry MTP blocks after the trunk."""
 
     name = "qwen35"
@@ -117,39 +116,28 @@ class Qwen35(Architecture):
             h = norm(s, x, f"blk.{i}.post_attention_norm.weight", hp.eps)
             return g.add(x, self.ffn(s, i, h), name="ffn_residual")
 
-    def memories(self) -> tuple[MemorySpec, ...]:
-        """Attention and delta-net layers."""
-        layers = range(self.hp.n_layer)
-        attending = self._attention([i for i in layers if not self.recurrent[i]])
-        recurrent = tuple(i for i in layers if self.recurrent[i])
-        return (*attending, *([RecurrentSpec(recurrent, self.delta.memory)] if recurrent else []))
+    @property
+    def parts(self) -> tuple[RecurrentPart, ...]:
+        """Those of delta-net layers."""
+        return self.delta.memory
 
-    def _attention(self, layers: Sequence[int]) -> tuple[MemorySpec, ...]:
+    def attention_memory(self, layers: Sequence[int]) -> tuple[MemorySpec, ...]:
+        """Keys and values."""
         return attention_memories(
             {i: attention_shape(self.hp, i, self.rope, gated=True) for i in layers}
         )
 
     def programs(self) -> dict[str, Program]:
-        """Also the block that predicts further tokens, and passes without tokens."""
+        """Also the block that predicts further tokens."""
         found = super().programs()
-        if any(self.recurrent):
-            recurrent = tuple(m for m in self.memories() if isinstance(m, RecurrentSpec))
-            found["folds"] = Program(self.folds, recurrent)
-        found["mtp"] = Program(
-            self.mtp, self._attention(range(self.hp.n_layer, self.hp.n_layer_all))
-        )
+        blocks = range(self.hp.n_layer, self.hp.n_layer_all)
+        found["mtp"] = Program(self.mtp, self.attention_memory(blocks))
         return found
 
-    def folds(self, shape: StepShape, capacity: Capacity, weights: dict[str, TensorSpec]) -> Graph:
-        """The recurrent layers without tokens: their operands are zeros that nobody reads."""
-        s, d = StepGraph(f"{self.name} folds", shape, capacity, weights), self.delta
-        u = s.g.constant(np.zeros((shape.n_tokens, d.channels), np.float32), "no_tokens")
-        gates = s.g.constant(np.zeros((shape.n_tokens, d.v_heads), np.float32), "no_gates")
-        for i in range(self.hp.n_layer):
-            if self.recurrent[i]:
-                with s.g.scope(f"blk.{i}"):
-                    s.g.output(f"blk.{i}", recur(s, i, u, gates, gates, d))
-        return s.g
+    def fold(self, s: StepGraph, layer: int) -> Value:
+        """Convolution and delta rule."""
+        gates = no_tokens(s, self.delta.v_heads)
+        return recur(s, layer, no_tokens(s, self.delta.channels), gates, gates, self.delta)
 
     def mtp(self, shape: StepShape, capacity: Capacity, weights: dict[str, TensorSpec]) -> Graph:
         """The block after the trunk, fed with the embedding of a token and the row before it.

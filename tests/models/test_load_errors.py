@@ -82,6 +82,10 @@ VALUES: list[tuple[str, str, Any, str]] = [
     ("qwen35", "ssm.conv_kernel", 1, "2 to 64, got 1"),
     ("qwen35", "ssm.conv_kernel", 65, "2 to 64, got 65"),
     ("qwen35", "ssm.inner_size", 48, "state_size * time_step_rank = 32"),
+    ("lfm2", "shortconv.l_cache", 1, "2 to 64, got 1"),
+    ("lfm2", "attention.causal", False, "true, got false"),
+    ("lfm2", "attention.sliding_window", 8, "absent or 0, got 8"),
+    ("lfm2", KV, [0, 0, 3, 0], "divide head_count 4, got 3"),
 ]
 
 
@@ -151,6 +155,7 @@ def test_keys_of_the_wrong_type(tmp_path: Path, variant: str, key: str, value: A
     [
         *(("llama", k) for k in ("block_count", "embedding_length", "context_length", HEADS, EPS)),
         ("gemma3", "attention.sliding_window"),
+        ("lfm2", "shortconv.l_cache"),
         ("qwen35", "rope.dimension_sections"),
         *(("qwen35", f"ssm.{k}") for k in ("state_size", "group_count", "time_step_rank")),
         *(("qwen35", f"ssm.{k}") for k in ("conv_kernel", "inner_size")),
