@@ -237,7 +237,9 @@ class Gemma3(Dense):
 class Qwen35(Dense):
     @staticmethod
     def of(model: TinyModel) -> Qwen35:
-        return Qwen35Moe(model) if model.arch == "qwen35moe" else Qwen35(model)
+        kind = KINDS[model.arch](model)
+        assert isinstance(kind, Qwen35)
+        return kind
 
     def mtp(self, tokens: list[int], before: Array) -> tuple[Array, Array]:
         b = f"blk.{self.blocks}."
@@ -277,27 +279,34 @@ class Qwen35(Dense):
     def delta_net(self, b: str, x: Array) -> Array:
         n, dim = len(x), self.keys["ssm.state_size"]
         k_heads, v_heads = self.keys["ssm.group_count"], self.keys["ssm.time_step_rank"]
-        u = self.linear(x, b + "attn_qkv")
+        u, gate = self.projected(b, x)
         c = silu(self.convolve(u, self.w[b + "ssm_conv1d.weight"]))
         q, k, v = np.split(c, [k_heads * dim, 2 * k_heads * dim], axis=1)
         q, k = (self.unit(a.reshape(n, k_heads, dim)) for a in (q, k))
         v = v.reshape(n, v_heads, dim)
-        beta = sigmoid(self.linear(x, b + "ssm_beta"))
-        rate = np.log1p(np.exp(self.linear(x, b + "ssm_alpha") + self.w[b + "ssm_dt.bias"]))
+        beta, alpha = self.gates(b, x)
+        beta, rate = sigmoid(beta), np.log1p(np.exp(alpha + self.w[b + "ssm_dt.bias"]))
         decay = np.exp(rate * self.w[b + "ssm_a"])
         out = np.zeros((n, v_heads, dim))
         for h in range(v_heads):
             state = np.zeros((dim, dim))
             for t in range(n):
-                key = k[t, h % k_heads]
+                key = k[t, self.key_head(h)]
                 state = decay[t, h] * state
                 error = beta[t, h] * (v[t, h] - state @ key)
                 state = state + np.outer(error, key)
-                out[t, h] = state @ q[t, h % k_heads] / math.sqrt(dim)
-        out = self.norm(out, b + "ssm_norm") * silu(
-            self.linear(x, b + "attn_gate").reshape(out.shape)
-        )
+                out[t, h] = state @ q[t, self.key_head(h)] / math.sqrt(dim)
+        out = self.norm(out, b + "ssm_norm") * silu(gate.reshape(out.shape))
         return self.linear(out.reshape(n, -1), b + "ssm_out")
+
+    def projected(self, b: str, x: Array) -> tuple[Array, Array]:
+        return self.linear(x, b + "attn_qkv"), self.linear(x, b + "attn_gate")
+
+    def gates(self, b: str, x: Array) -> tuple[Array, Array]:
+        return self.linear(x, b + "ssm_beta"), self.linear(x, b + "ssm_alpha")
+
+    def key_head(self, h: int) -> int:
+        return h % self.keys["ssm.group_count"]
 
     def unit(self, x: Array) -> Array:
         return x / np.sqrt((x**2).sum(-1, keepdims=True) + self.eps)
@@ -329,6 +338,30 @@ class Qwen35Moe(Qwen35):
         return self.w[b + "ffn_down_exps.weight"][e] @ self.before(silu(gate) * up)
 
 
+class Qwen3Next(Qwen35Moe):
+    def streams(self, pos: Array, pairs: int) -> Array:
+        return Dense.streams(self, pos, pairs)
+
+    def projected(self, b: str, x: Array) -> tuple[Array, Array]:
+        """Of the older packing: each key head's query, key, values and gates in turn."""
+        if b + "ssm_in.weight" not in self.w:
+            return super().projected(b, x)
+        dim, groups = self.keys["ssm.state_size"], self.keys["ssm.group_count"]
+        y = self.linear(x, b + "ssm_in").reshape(len(x), groups, -1)
+        values = (y.shape[2] - 2 * dim) // 2
+        q, k, v, z = np.split(y, [dim, 2 * dim, 2 * dim + values], axis=2)
+        flat = [part.reshape(len(x), -1) for part in (q, k, v)]
+        return np.concatenate(flat, axis=1), z.reshape(len(x), -1)
+
+    def gates(self, b: str, x: Array) -> tuple[Array, Array]:
+        y = self.linear(x, b + "ssm_ba").reshape(len(x), self.keys["ssm.group_count"], -1)
+        beta, alpha = np.split(y, 2, axis=2)
+        return beta.reshape(len(x), -1), alpha.reshape(len(x), -1)
+
+    def key_head(self, h: int) -> int:
+        return h // (self.keys["ssm.time_step_rank"] // self.keys["ssm.group_count"])
+
+
 class Lfm2(Dense):
     last = "token_embd_norm"
 
@@ -351,5 +384,6 @@ KINDS: dict[str, type[Dense]] = {
     "gemma3": Gemma3,
     "qwen35": Qwen35,
     "qwen35moe": Qwen35Moe,
+    "qwen3next": Qwen3Next,
     "lfm2": Lfm2,
 }

@@ -318,7 +318,9 @@ def qwen35(
     return TinyModel(arch, keys | _dotted(more), w)
 
 
-def qwen35moe(n_used: int = 2, fused: bool = False, mtp: int = 0, **more: Any) -> TinyModel:
+def qwen35moe(
+    n_used: int = 2, fused: bool = False, mtp: int = 0, v_heads: int = 2, **more: Any
+) -> TinyModel:
     """qwen35 with six experts of width 32 in every block, and a shared one of width 96."""
     keys: dict[str, Any] = {"expert_count": 6, "expert_used_count": n_used}
     keys |= {"expert_feed_forward_length": 32, "expert_shared_feed_forward_length": 96}
@@ -326,7 +328,23 @@ def qwen35moe(n_used: int = 2, fused: bool = False, mtp: int = 0, **more: Any) -
     def experts(w: Weights, i: int) -> None:
         w.experts(i, 6, 32, 96, fused)
 
-    return qwen35(mtp=mtp, arch="qwen35moe", feed_forward=experts, **(keys | more))
+    return qwen35(
+        v_heads, mtp=mtp, arch="qwen35moe", feed_forward=experts, **(keys | more)
+    )
+
+
+def qwen3next(v_heads: int = 2, whole: bool = False, mtp: int = 0) -> TinyModel:
+    """qwen35moe with two key heads' projections packed as the published ones. whole: in one."""
+    model = qwen35moe(v_heads=v_heads, mtp=mtp)
+    del model.keys["rope.dimension_sections"]
+    model.arch, w = "qwen3next", model.tensors
+    for b in [name.removesuffix("ssm_a") for name in w if name.endswith("ssm_a")]:
+        parts = [w.pop(f"{b}ssm_{name}.weight") for name in ("beta", "alpha")]
+        w[b + "ssm_ba.weight"] = np.concatenate(parts)
+        if whole:
+            parts = [w.pop(f"{b}attn_{name}.weight") for name in ("qkv", "gate")]
+            w[b + "ssm_in.weight"] = np.concatenate(parts)
+    return model
 
 
 def lfm2(
@@ -400,6 +418,10 @@ VARIANTS: dict[str, Callable[[], TinyModel]] = {
     "qwen35,none recurrent": lambda: qwen35(recurrent=[False] * 4),
     "qwen35,interval": lambda: qwen35(full_attention_interval=2, linear=[True, False] * 2),
     "qwen35,sections": lambda: qwen35(sections=(1, 1, 1, 1), rope__freq_base=1e3),
+    "qwen3next": qwen3next,
+    "qwen3next,v=2k": lambda: qwen3next(v_heads=4),
+    "qwen3next,whole": lambda: qwen3next(v_heads=4, whole=True),
+    "qwen3next,mtp": lambda: qwen3next(mtp=1),
     "lfm2": lfm2,
     "lfm2,wide,untied": lambda: lfm2(width=5, tied=False),
     "lfm2,none attend": lambda: lfm2(attends=()),

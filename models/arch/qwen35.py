@@ -39,20 +39,25 @@ class Qwen35(Hybrid):
                 f"{file.path}: {self.name}.attention.value_length should be key_length "
                 f"{hp.head_dim_k}, got {hp.head_dim_v}"
             )
+        self.rope = self.read_rope(file)
+        self.recurrent = self._recurrent_layers(file)
+
+    def read_rope(self, file: GgufFile) -> Rope:
+        """Sections of positions in time and in images."""
+        hp = self.hp
         key = f"{self.name}.rope.dimension_sections"
         sections = file.get_array(key, INT_KINDS, min_len=3, max_len=4)
         if min(sections) < 0 or not any(sections):
             raise ModelError(
                 f"{file.path}: {key} should be counts, not all 0, got {sections.tolist()}"
             )
-        self.rope = Rope(
+        return Rope(
             "imrope",
             hp.n_rot,
             hp.rope_base,
             hp.rope_scaling,
             sections=tuple(int(n) for n in sections) + (0,) * (4 - len(sections)),
         )
-        self.recurrent = self._recurrent_layers(file)
 
     def _recurrent_layers(self, file: GgufFile) -> list[bool]:
         key, n = f"{self.name}.attention.recurrent_layers", self.hp.n_layer
@@ -74,12 +79,16 @@ class Qwen35(Hybrid):
             yield Want(f"blk.{i}.post_attention_norm.weight", (hp.n_embd,))
             yield from self.ffn_wants(i)
             if i < hp.n_layer and self.recurrent[i]:
-                yield from delta_net_wants(i, hp.n_embd, self.delta)
+                yield from self.delta_wants(i)
             else:
                 shape = attention_shape(hp, i, self.rope, gated=True)
                 yield from attention_wants(i, hp.n_embd, shape)
         for i in range(hp.n_layer, hp.n_layer_all):
             yield from self._mtp_wants(f"blk.{i}.nextn.")
+
+    def delta_wants(self, layer: int) -> Iterator[Want]:
+        """The tensors of a delta-net layer."""
+        return delta_net_wants(layer, self.hp.n_embd, self.delta)
 
     def ffn_wants(self, layer: int) -> Iterator[Want]:
         """The tensors of a block's feed-forward part."""
