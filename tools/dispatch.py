@@ -64,6 +64,7 @@ COMMANDS = {
     "perplexity": Entry(
         "perplexity", "perplexity", "Cut a text into chunks and score the second half of each."
     ),
+    "convert": Entry("convert", "convert", "Write a GGUF file from a Hugging Face checkpoint."),
     "graph": Entry(
         "graph",
         "graph",

@@ -42,6 +42,7 @@ IMPORTS = {
     "backends/cuda_memory.py": May(("graph", "ops", "backends", "_cuda"), ("numpy",)),
     "backends/plugin.py": May(("graph", "backends"), ("cffi",)),
     "models": May(("graph", "ops"), ("numpy", "jinja2")),
+    "models/convert": May(("graph.errors", "models"), ("numpy", "gguf", "sentencepiece")),
     "models/gguf": May(IR, ("numpy", "gguf")),
     "models/quant": May(IR, ("numpy",)),
     "models/tokenizer": May(IR, ("numpy", "tokenizers", "sentencepiece")),

@@ -1,0 +1,1 @@
+"""Families of checkpoints, one a file: the folder is scanned."""

@@ -1,0 +1,121 @@
+"""The configuration of a checkpoint, config.json, with errors that name the key."""
+
+from __future__ import annotations
+
+import json
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from ...graph.errors import ModelError
+
+T = TypeVar("T")
+
+
+class Needed(Enum):
+    """The type of NEEDED."""
+
+    token = 0
+
+
+NEEDED: Final = Needed.token
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """An object of a JSON file. Raises ModelError for what is none."""
+    try:
+        found = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ModelError(f"{path}: is not valid JSON ({error}); fetch the file again") from None
+    if not isinstance(found, dict):
+        raise ModelError(f"{path}: expected a JSON object, got {type(found).__name__}")
+    return found
+
+
+class Config:
+    """What config.json says; of models with several parts, what it says of the text model.
+
+    The getters take several names where publishers spell a key in several ways; the first one that
+    is there and not null counts. Each raises ModelError, naming the key, for a value of another
+    type, and for one that is missing where there is no default."""
+
+    def __init__(self, path: Path, values: dict[str, Any]) -> None:
+        text = values.get("text_config")
+        self.path = path
+        self.values: dict[str, Any] = {**values, **text} if isinstance(text, dict) else values
+        names = values.get("architectures")
+        self.architectures: tuple[str, ...] = tuple(names) if isinstance(names, list) else ()
+        self.model_type: str = self.string("model_type", default="")
+
+    @classmethod
+    def read(cls, folder: Path) -> Config:
+        """The configuration of a checkpoint's folder. Raises ModelError where there is none."""
+        path = folder / "config.json"
+        if not path.is_file():
+            raise ModelError(f"{path}: no such file; name the folder of a Hugging Face checkpoint")
+        return cls(path, read_json(path))
+
+    def get(self, *names: str) -> Any:
+        """The first of these that is there, as it stands in the file, or None."""
+        return next((self.values[n] for n in names if self.values.get(n) is not None), None)
+
+    def integer(self, *names: str, default: T | Needed = NEEDED) -> int | T:
+        """A whole number."""
+        return self._typed(names, (int,), "a whole number", default)
+
+    def number(self, *names: str, default: T | Needed = NEEDED) -> float | T:
+        """A number, as a float."""
+        found = self._typed(names, (int, float), "a number", default)
+        return float(found) if isinstance(found, int) else found
+
+    def flag(self, *names: str, default: T | Needed = NEEDED) -> bool | T:
+        """true or false."""
+        return self._typed(names, (bool,), "true or false", default)
+
+    def string(self, *names: str, default: T | Needed = NEEDED) -> str | T:
+        """A text."""
+        return self._typed(names, (str,), "a text", default)
+
+    def items(self, *names: str, default: T | Needed = NEEDED) -> list[Any] | T:
+        """A list."""
+        return self._typed(names, (list,), "a list", default)
+
+    def fault(self, name: str, want: str, got: object) -> ModelError:
+        """The error for a value that makes no sense."""
+        return ModelError(f"{self.path}: {name} should be {want}, got {str(got)[:80]}")
+
+    @property
+    def rope(self) -> dict[str, Any]:
+        """Rotary parameters, of layers that see all where kinds of layers have their own: those of
+        rope_parameters, or rope_theta and rope_scaling of older files."""
+        found = self.rope_of("full_attention")
+        return found if found else self._rope()
+
+    def rope_of(self, kind: str) -> dict[str, Any]:
+        """Rotary parameters of one kind of layers, {} where it has none of its own."""
+        found = self._rope().get(kind)
+        return dict(found) if isinstance(found, dict) else {}
+
+    def _rope(self) -> dict[str, Any]:
+        found = self.get("rope_parameters", "rope_scaling") or {}
+        if not isinstance(found, dict):
+            raise self.fault("rope_parameters", "an object", found)
+        found = dict(found)
+        for name in ("rope_theta", "partial_rotary_factor", "original_max_position_embeddings"):
+            if self.get(name) is not None:
+                found.setdefault(name, self.get(name))
+        if "type" in found:
+            found.setdefault("rope_type", found["type"])
+        return found
+
+    def _typed(
+        self, names: tuple[str, ...], kinds: tuple[type, ...], want: str, default: Any
+    ) -> Any:
+        value = self.get(*names)
+        if value is None:
+            if default is NEEDED:
+                raise ModelError(f"{self.path}: {' or '.join(names)} is missing, expected {want}")
+            return default
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            raise self.fault(next(n for n in names if self.get(n) is not None), want, value)
+        return value

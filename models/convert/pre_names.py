@@ -1,0 +1,86 @@
+"""The name of a pre-tokenizer, as `tokenizer.ggml.pre` has it, from what a tokenizer.json holds.
+
+Sources: the tokenizer.json files that the models' authors publish."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...graph.errors import ModelError
+
+_CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_ENDINGS = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+
+
+def _words(letters: str, numbers: str, not_word: str = r"[^\s\p{L}\p{N}]") -> str:
+    first = r"[^\r\n\p{L}\p{N}]?"
+    return rf"{_CONTRACTIONS}|{first}{letters}+|{numbers}| ?{not_word}+[\r\n]*" + _ENDINGS
+
+
+def _cases(contractions: str, numbers: str) -> str:
+    upper, lower = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+    first = r"[^\r\n\p{L}\p{N}]?"
+    words = rf"{first}{upper}*{lower}+{contractions}|{first}{upper}+{lower}*{contractions}"
+    return words + rf"|{numbers}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*" + _ENDINGS
+
+
+_DEEPSEEK3 = (
+    r"\p{N}{1,3}",
+    "[一-龥\u3040-ゟ゠-ヿ]+",
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^"
+    "\r\n"
+    r"\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+["
+    "\r\n"
+    r"]*|\s*["
+    "\r\n"
+    r"]+|\s+(?!\S)|\s+",
+)
+
+# The names of pre-tokenizers that split by these patterns, in this order.
+_NAMES: dict[tuple[str, ...], str] = {
+    (_words(r"\p{L}", r"\p{N}"),): "qwen2",
+    (_words(r"[\p{L}\p{M}]", r"\p{N}", r"[^\s\p{L}\p{M}\p{N}]"),): "qwen35",
+    (_words(r"\p{L}", r"\p{N}{1,3}"),): "llama-bpe",
+    (_cases(_CONTRACTIONS + "?", r"\p{N}{1,3}"),): "gpt-4o",
+    (_cases("", r"\p{N}"),): "tekken",
+    _DEEPSEEK3: "deepseek-v3",
+    ("byte level",): "gpt-2",
+    ("digits", "byte level"): "smollm",
+}
+# Models that are cut by the patterns of another's name.
+_OTHERS: dict[tuple[str, str], str] = {
+    ("llama-bpe", "glm4"): "chatglm-bpe",
+    ("llama-bpe", "glm4_moe"): "chatglm-bpe",
+    ("smollm", "cohere"): "command-r",
+    ("smollm", "cohere2"): "command-r",
+    ("smollm", "starcoder2"): "starcoder",
+}
+
+
+def pre_name(tokenizer: dict[str, Any], model_type: str, source: str) -> str:
+    """The name for a tokenizer.json. Raises ModelError, quoting what it cuts by, for a
+    pre-tokenizer that none of the names stands for."""
+    cuts = tuple(_cuts(tokenizer.get("pre_tokenizer")))
+    name = _NAMES.get(cuts)
+    if name is None:
+        raise ModelError(
+            f"{source}: no name of a pre-tokenizer is known for {list(cuts)}; give it with --pre"
+        )
+    return _OTHERS.get((name, model_type), name)
+
+
+def _cuts(part: Any) -> list[str]:
+    """What a text is cut by, in order: patterns, or the words of _NAMES for what has none."""
+    if not isinstance(part, dict):
+        return []
+    kind = part.get("type")
+    if kind == "Sequence":
+        return [cut for each in part.get("pretokenizers", ()) for cut in _cuts(each)]
+    if kind == "Split":
+        pattern = part.get("pattern", {})
+        return [str(pattern.get("Regex", pattern.get("String")))]
+    if kind == "ByteLevel":
+        return ["byte level"] if part.get("use_regex", True) else []
+    if kind == "Digits":
+        return ["digits" if part.get("individual_digits") else "runs of digits"]
+    return [str(kind)]

@@ -1,0 +1,86 @@
+"""`riverrun convert`: a GGUF file from a Hugging Face checkpoint."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+from ..graph.errors import RequestError
+from .messages import note
+from .parameters import command
+
+Folder: TypeAlias = Annotated[
+    Path,
+    typer.Argument(metavar="HF_DIR", help="Folder of config.json, safetensors and tokenizer."),
+]
+Out: TypeAlias = Annotated[Path, typer.Argument(metavar="OUT", help="GGUF file to write.")]
+Outtype: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--outtype",
+        metavar="T",
+        help="Type of the matrices: f32, f16, bf16, q8_0, or auto, that of the checkpoint.",
+    ),
+]
+Name: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--name", metavar="TEXT", help="The model's name; the folder's by default."),
+]
+Force: TypeAlias = Annotated[bool, typer.Option("--force", help="Replace the file that is there.")]
+NoTokenizer: TypeAlias = Annotated[
+    bool, typer.Option("--no-tokenizer", help="Write none: prompts are token ids.")
+]
+Pre: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--pre", metavar="NAME", help="Name of the pre-tokenizer, where none is found."),
+]
+
+
+@command
+def convert(
+    folder: Folder,
+    out: Out,
+    outtype: Outtype = "auto",
+    name: Name = None,
+    force: Force = False,
+    no_tokenizer: NoTokenizer = False,
+    pre: Pre = None,
+) -> None:
+    """Write a GGUF file from a Hugging Face checkpoint."""
+    try:
+        from ..models.convert import OUTTYPES
+        from ..models.convert import convert as write
+    except ModuleNotFoundError as error:
+        raise RequestError(
+            f"converting needs the package {error.name}: pip install 'riverrun[convert]'"
+        ) from None
+    if outtype not in OUTTYPES:
+        raise typer.BadParameter(
+            f"expected one of {', '.join(OUTTYPES)}, got {outtype!r}", param_hint="--outtype"
+        )
+    options: dict[str, Any] = dict(force=force, name=name or "", pre=pre or "")
+    options["tokenizer"] = not no_tokenizer
+    if sys.stderr is None or not sys.stderr.isatty():
+        write(folder, out, outtype, **options)
+    else:
+        _watched(write, folder, out, outtype, options)
+    note(f"{out}: {out.stat().st_size:,} bytes")
+
+
+def _watched(write: Any, folder: Path, out: Path, outtype: str, options: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+    columns = (TextColumn("writing"), BarColumn(), DownloadColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        write(
+            folder,
+            out,
+            outtype,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+            **options,
+        )
