@@ -328,9 +328,7 @@ def qwen35moe(
     def experts(w: Weights, i: int) -> None:
         w.experts(i, 6, 32, 96, fused)
 
-    return qwen35(
-        v_heads, mtp=mtp, arch="qwen35moe", feed_forward=experts, **(keys | more)
-    )
+    return qwen35(v_heads, mtp=mtp, arch="qwen35moe", feed_forward=experts, **(keys | more))
 
 
 def qwen3next(v_heads: int = 2, whole: bool = False, mtp: int = 0) -> TinyModel:
