@@ -150,7 +150,7 @@ class Family(ABC):
             "embedding_length": c.integer("hidden_size"),
             "attention.head_count": heads,
             "attention.head_count_kv": c.integer("num_key_value_heads", default=heads),
-            "attention.layer_norm_rms_epsilon": c.number("rms_norm_eps"),
+            "attention.layer_norm_rms_epsilon": c.number("rms_norm_eps", "norm_eps"),
             **rope_keys(c),
         }
         if not self.mixture or c.get("intermediate_size") is not None:
