@@ -25,8 +25,8 @@ class Qwen35(Family):
     those of one key head side by side; norms are published less 1, that of the delta net aside."""
 
     arch = "qwen35"
-    hf = ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration")
-    model_types = ("qwen3_5_text", "qwen3_5")
+    hf: ClassVar[tuple[str, ...]] = ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration")
+    model_types: ClassVar[tuple[str, ...]] = ("qwen3_5_text", "qwen3_5")
 
     @property
     def n_mtp(self) -> int:
@@ -131,8 +131,8 @@ class Qwen35Moe(Qwen35):
     """Experts, and one that all tokens share, behind a gate."""
 
     arch = "qwen35moe"
-    hf: ClassVar[tuple[str, ...]] = ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration")
-    model_types: ClassVar[tuple[str, ...]] = ("qwen3_5_moe_text", "qwen3_5_moe")
+    hf = ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration")
+    model_types = ("qwen3_5_moe_text", "qwen3_5_moe")
     mixture = True
 
     def keys(self) -> Keys:
