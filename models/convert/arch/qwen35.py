@@ -131,8 +131,8 @@ class Qwen35Moe(Qwen35):
     """Experts, and one that all tokens share, behind a gate."""
 
     arch = "qwen35moe"
-    hf = ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration")
-    model_types = ("qwen3_5_moe_text", "qwen3_5_moe")
+    hf: ClassVar[tuple[str, ...]] = ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration")
+    model_types: ClassVar[tuple[str, ...]] = ("qwen3_5_moe_text", "qwen3_5_moe")
     mixture = True
 
     def keys(self) -> Keys:
