@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ..graph import Value
@@ -31,7 +31,9 @@ class Rope:
 class AttentionShape:
     """Sizes and switches of one attention layer.
 
-    gated: attn_q holds [query, gate] per head and the output is multiplied by sigmoid(gate)."""
+    gated: attn_q holds [query, gate] per head and the output is multiplied by sigmoid(gate); fused:
+    attn_qkv holds queries, keys and values; sinks: the layer has attn_sinks; softcap: that of op
+    `attention`."""
 
     n_head: int
     n_head_kv: int
@@ -44,6 +46,9 @@ class AttentionShape:
     gated: bool = False
     qk_norm: bool = True
     bias: bool = False
+    fused: bool = False
+    sinks: bool = False
+    softcap: float = 0.0
 
     @property
     def heads(self) -> Heads:
@@ -85,32 +90,39 @@ def attention_wants(layer: int, n_embd: int, a: AttentionShape) -> Iterator[Want
     """The tensors of `attention`, its norm aside."""
     b = f"blk.{layer}."
     q_rows = a.n_head * a.dim_k
-    yield Want(b + "attn_q.weight", (q_rows * (2 if a.gated else 1), n_embd))
-    yield Want(b + "attn_k.weight", (a.n_head_kv * a.dim_k, n_embd))
-    yield Want(b + "attn_v.weight", (a.n_head_kv * a.dim_v, n_embd))
+    k_rows, v_rows = a.n_head_kv * a.dim_k, a.n_head_kv * a.dim_v
+    if a.fused:
+        yield Want(b + "attn_qkv.weight", (q_rows + k_rows + v_rows, n_embd))
+    else:
+        yield Want(b + "attn_q.weight", (q_rows * (2 if a.gated else 1), n_embd))
+        yield Want(b + "attn_k.weight", (k_rows, n_embd))
+        yield Want(b + "attn_v.weight", (v_rows, n_embd))
     yield Want(b + "attn_output.weight", (n_embd, a.n_head * a.dim_v))
     if a.qk_norm:
         yield Want(b + "attn_q_norm.weight", (a.dim_k,))
         yield Want(b + "attn_k_norm.weight", (a.dim_k,))
     if a.bias:
         yield Want(b + "attn_q.bias", (q_rows,), optional=True)
-        yield Want(b + "attn_k.bias", (a.n_head_kv * a.dim_k,), optional=True)
-        yield Want(b + "attn_v.bias", (a.n_head_kv * a.dim_v,), optional=True)
+        yield Want(b + "attn_k.bias", (k_rows,), optional=True)
+        yield Want(b + "attn_v.bias", (v_rows,), optional=True)
         yield Want(b + "attn_output.bias", (n_embd,), optional=True)
+    if a.sinks:
+        yield Want(b + "attn_sinks.weight", (a.n_head,))
 
 
 def attention(s: StepGraph, layer: int, h: Value, a: AttentionShape) -> Value:
     """Attention over the layer's paged memory. h: [N, n_embd], normalised; returns the same."""
     g, b, n = s.g, f"blk.{layer}.", s.shape.n_tokens
-    q, gate = _project(s, b + "attn_q", h), None
+    q, k, v = _queries_keys_values(s, b, h, a)
+    gate = None
     if a.gated:
         both = g.reshape(q, shape=(n, a.n_head, 2 * a.dim_k))
         q = g.view(both, axis=2, start=0, stop=a.dim_k)
         gate = g.sigmoid(g.view(both, axis=2, start=a.dim_k, stop=2 * a.dim_k), name="gate")
     else:
         q = g.reshape(q, shape=(n, a.n_head, a.dim_k))
-    k = g.reshape(_project(s, b + "attn_k", h), shape=(n, a.n_head_kv, a.dim_k))
-    v = g.reshape(_project(s, b + "attn_v", h), shape=(n, a.n_head_kv, a.dim_v))
+    k = g.reshape(k, shape=(n, a.n_head_kv, a.dim_k))
+    v = g.reshape(v, shape=(n, a.n_head_kv, a.dim_v))
     if a.qk_norm:
         q = g.rms_norm(q, s.w(b + "attn_q_norm.weight"), eps=a.eps, name="q_norm")
         k = g.rms_norm(k, s.w(b + "attn_k_norm.weight"), eps=a.eps, name="k_norm")
@@ -126,16 +138,35 @@ def attention(s: StepGraph, layer: int, h: Value, a: AttentionShape) -> Value:
         s.inputs.seq_offsets,
         s.inputs.positions,
         pages.block_table,
+        s.w(b + "attn_sinks.weight") if a.sinks else None,
         scale=a.scale,
         heads="grouped",
         mask="causal",
         window=a.window,
         page=PAGE,
+        softcap=a.softcap,
         name="attention",
     )
     if gate is not None:
         o = g.mul(o, gate, name="gated")
     return _project(s, b + "attn_output", g.reshape(o, shape=(n, a.n_head * a.dim_v)))
+
+
+def _queries_keys_values(
+    s: StepGraph, b: str, h: Value, a: AttentionShape
+) -> tuple[Value, Value, Value]:
+    """What is computed of the layer's input: [N, heads * size] each."""
+    if not a.fused:
+        q, k, v = (_project(s, f"{b}attn_{name}", h) for name in "qkv")
+        return q, k, v
+    all_three = _project(s, b + "attn_qkv", h)
+    ends = [a.n_head * a.dim_k, (a.n_head + a.n_head_kv) * a.dim_k, all_three.shape[1]]
+    starts = [0, *ends]
+    q, k, v = (
+        s.g.view(all_three, axis=1, start=start, stop=end)
+        for start, end in zip(starts, ends, strict=False)
+    )
+    return q, k, v
 
 
 def rope(s: StepGraph, x: Value, r: Rope) -> Value:
@@ -154,6 +185,8 @@ def rope(s: StepGraph, x: Value, r: Rope) -> Value:
         sections=r.sections,
         ext_factor=r.scaling.ext_factor,
         attn_factor=r.scaling.attn_factor,
+        beta_fast=r.scaling.beta_fast,
+        beta_slow=r.scaling.beta_slow,
         n_ctx_orig=r.scaling.n_ctx_orig,
         name="rope",
     )
@@ -186,33 +219,3 @@ def ffn(s: StepGraph, layer: int, h: Value, act: str = "silu") -> Value:
 def norm(s: StepGraph, x: Value, name: str, eps: float) -> Value:
     """RMS norm with the weight of this name."""
     return s.g.rms_norm(x, s.w(name), eps=eps, name=name.rsplit(".", 2)[-2])
-
-
-def pre_norm_wants(hp: Hparams, shape: Callable[[int], AttentionShape]) -> Iterator[Want]:
-    """The tensors of `pre_norm_layers`; shape gives a layer's attention."""
-    for i in range(hp.n_layer):
-        yield Want(f"blk.{i}.attn_norm.weight", (hp.n_embd,))
-        yield from attention_wants(i, hp.n_embd, shape(i))
-        yield Want(f"blk.{i}.ffn_norm.weight", (hp.n_embd,))
-        yield from ffn_wants(i, hp.n_embd, hp.n_ff[i])
-
-
-def pre_norm_memories(
-    hp: Hparams, shape: Callable[[int], AttentionShape]
-) -> tuple[AttentionSpec, ...]:
-    """The memory of `pre_norm_layers`."""
-    return attention_memories({i: shape(i) for i in range(hp.n_layer)})
-
-
-def pre_norm_layers(
-    s: StepGraph, x: Value, hp: Hparams, shape: Callable[[int], AttentionShape]
-) -> Value:
-    """The plain transformer: x += attention(norm(x)); x += ffn(norm(x)), layer after layer."""
-    g = s.g
-    for i in range(hp.n_layer):
-        with g.scope(f"blk.{i}"):
-            h = norm(s, x, f"blk.{i}.attn_norm.weight", hp.eps)
-            x = g.add(x, attention(s, i, h, shape(i)), name="attn_residual")
-            h = norm(s, x, f"blk.{i}.ffn_norm.weight", hp.eps)
-            x = g.add(x, ffn(s, i, h), name="ffn_residual")
-    return x

@@ -14,12 +14,16 @@ MAX_LAYERS = 512
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """freq_scale multiplies positions; ext_factor 1 is YaRN, with its original context length."""
+    """freq_scale multiplies positions; ext_factor 1 is YaRN, with its original context length, in
+    which pairs that turn beta_fast times or more keep their frequency and those that turn beta_slow
+    times or less are scaled; attn_factor as op `rope` has it."""
 
     freq_scale: float = 1.0
     ext_factor: float = 0.0
     attn_factor: float = 1.0
     n_ctx_orig: int = 0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -135,7 +139,33 @@ def _rope_scaling(file: GgufFile, arch: str) -> RopeScaling:
     key = f"{prefix}.original_context_length"
     n_ctx_orig = file.get_u32(key, file.get_u32(f"{arch}.context_length"))
     _in_range(file, key, n_ctx_orig, 1, (1 << 32) - 1)
-    return RopeScaling(1.0 / factor, 1.0, attn_factor, n_ctx_orig)
+    ext_factor = file.get_f32(f"{prefix}.yarn_ext_factor", 1.0)
+    _in_range(file, f"{prefix}.yarn_ext_factor", ext_factor, 0, 1)
+    return RopeScaling(
+        1.0 / factor,
+        ext_factor,
+        attn_factor * _yarn_magnitude(file, prefix, factor, ext_factor),
+        n_ctx_orig,
+        read_positive(file, f"{prefix}.yarn_beta_fast", 32.0),
+        read_positive(file, f"{prefix}.yarn_beta_slow", 1.0),
+    )
+
+
+def _yarn_magnitude(file: GgufFile, prefix: str, factor: float, ext_factor: float) -> float:
+    """What queries and keys are multiplied by, over the 1 + 0.1 ln(factor) that op `rope` does.
+
+    yarn_attn_factor is all of it; without that, yarn_log_multiplier m divides it by
+    1 + 0.1 m ln(factor), as mscale_all_dim does in a checkpoint's configuration."""
+    whole = read_optional(file, f"{prefix}.yarn_attn_factor")
+    if ext_factor == 0:
+        return whole or 1.0
+    usual = 1 + 0.1 * math.log(factor)
+    if whole:
+        return whole / usual
+    multiplier = read_optional(file, f"{prefix}.yarn_log_multiplier")
+    paper = 1 + 0.1 * math.log(factor) if factor > 1 else 1.0
+    divided = 1 + 0.1 * multiplier * math.log(factor) if factor > 1 else 1.0
+    return paper / divided / usual
 
 
 def _in_range(file: GgufFile, key: str, value: float, low: int, high: int) -> None:

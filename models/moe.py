@@ -21,17 +21,27 @@ MAX_EXPERTS = 1024
 @dataclass(frozen=True)
 class MoeShape:
     """n_used of n_expert experts a token; widths of each expert by layer and of the shared one,
-    0 without; scale multiplies the normalised weights."""
+    0 without; scale multiplies the weights, normalised where `normalize` says so, which `gating`
+    makes of the router's logits ("softmax", "sigmoid"); shared_gate: the shared expert has one."""
 
     n_expert: int
     n_used: int
     n_ff: tuple[int, ...]
     n_ff_shared: int
     scale: float = 1.0
+    normalize: bool = True
+    gating: str = "softmax"
+    shared_gate: bool = True
 
 
-def read_moe(file: GgufFile, arch: str, n_layers: int, shared: bool) -> MoeShape:
-    """The expert_* keys. shared: whether the architecture has a shared expert.
+GATINGS = {1: "softmax", 2: "sigmoid"}  # values of expert_gating_func
+
+
+def read_moe(
+    file: GgufFile, arch: str, n_layers: int, shared: bool, dense: list[int] | None = None
+) -> MoeShape:
+    """The expert_* keys. shared: whether the architecture has a shared expert; dense: widths that
+    experts have in files that do not tell theirs.
 
     Raises GgufError for absent or mistyped keys, ModelError for values out of range."""
 
@@ -44,12 +54,22 @@ def read_moe(file: GgufFile, arch: str, n_layers: int, shared: bool) -> MoeShape
     experts = count("expert_count", file.get_u32(key), MAX_EXPERTS)
     used = count("expert_used_count", file.get_u32(f"{arch}.expert_used_count"), experts)
     name = "expert_feed_forward_length"
-    n_ff = [count(name, n, 1 << 20) for n in file.get_per_layer(f"{arch}.{name}", n_layers)]
+    widths = dense if dense and f"{arch}.{name}" not in file.metadata else None
+    widths = widths or file.get_per_layer(f"{arch}.{name}", n_layers)
+    n_ff = [count(name, n, 1 << 20) for n in widths]
     name, n_ff_shared = "expert_shared_feed_forward_length", 0
     if shared:
         n_ff_shared = count(name, file.get_u32(f"{arch}.{name}"), 1 << 20)
     scale = read_optional(file, f"{arch}.expert_weights_scale") or 1.0
-    return MoeShape(experts, used, tuple(n_ff), n_ff_shared, scale)
+    normalize = file.get_bool(f"{arch}.expert_weights_norm", True)
+    gating = file.get_u32(f"{arch}.expert_gating_func", 1)
+    if gating not in GATINGS:
+        raise ModelError(
+            f"{file.path}: {arch}.expert_gating_func should be 1 (softmax) or 2 (sigmoid), got "
+            f"{gating}"
+        )
+    kind = GATINGS[gating]
+    return MoeShape(experts, used, tuple(n_ff), n_ff_shared, scale, normalize, kind)
 
 
 def moe_wants(layer: int, n_embd: int, m: MoeShape, fused: bool) -> Iterator[Want]:
@@ -64,28 +84,36 @@ def moe_wants(layer: int, n_embd: int, m: MoeShape, fused: bool) -> Iterator[Wan
         yield Want(b + "ffn_up_exps.weight", (m.n_expert, n_ff, n_embd))
     yield Want(b + "ffn_down_exps.weight", (m.n_expert, n_embd, n_ff))
     if m.n_ff_shared:
-        yield Want(b + "ffn_gate_inp_shexp.weight", (n_embd,))
+        if m.shared_gate:
+            yield Want(b + "ffn_gate_inp_shexp.weight", (n_embd,))
         yield Want(b + "ffn_gate_shexp.weight", (m.n_ff_shared, n_embd))
         yield Want(b + "ffn_up_shexp.weight", (m.n_ff_shared, n_embd))
         yield Want(b + "ffn_down_shexp.weight", (n_embd, m.n_ff_shared))
 
 
 def moe(s: StepGraph, layer: int, h: Value, m: MoeShape) -> Value:
-    """The chosen experts' SwiGLU blocks, weighted by the softmax of the router over all experts
-    and normalised over the chosen; plus sigmoid(gate . h) times the shared expert's.
+    """The chosen experts' SwiGLU blocks, weighted by what the router makes of all experts; plus
+    the shared expert's, times sigmoid(gate . h) where it has a gate. A bias of the router's
+    results counts for the choice alone.
 
     h: [N, n_embd], normalised; returns the same shape."""
     g, b, n = s.g, f"blk.{layer}.", s.shape.n_tokens
     logits = g.mul_mat(h, s.w(b + "ffn_gate_inp.weight"), name="ffn_gate_inp")
     weights, ids = g.topk_moe(
-        logits, k=m.n_used, normalize=True, gating="softmax", scale=m.scale, name="route"
+        logits,
+        s.w(b + "exp_probs_b.bias") if s.has(b + "exp_probs_b.bias") else None,
+        k=m.n_used,
+        normalize=m.normalize,
+        gating=m.gating,
+        scale=m.scale,
+        name="route",
     )
     gate, up = _gate_up(s, b, h, ids, m.n_ff[layer])
     inner = g.swiglu(gate, up, name="ffn_act_exps")
     each = g.mul_mat_id(inner, s.w(b + "ffn_down_exps.weight"), ids, name="ffn_down_exps")
     each = g.mul(each, g.reshape(weights, shape=(n, m.n_used, 1)), name="weighted")
     y = g.sum(each, axis=1, keepdims=False, name="ffn_moe")
-    return g.add(y, _shared(s, b, h), name="ffn_out") if m.n_ff_shared else y
+    return g.add(y, _shared(s, b, h, m), name="ffn_out") if m.n_ff_shared else y
 
 
 def _gate_up(s: StepGraph, b: str, h: Value, ids: Value, n_ff: int) -> tuple[Value, Value]:
@@ -102,12 +130,14 @@ def _gate_up(s: StepGraph, b: str, h: Value, ids: Value, n_ff: int) -> tuple[Val
     return gate, g.mul_mat_id(h, s.w(b + "ffn_up_exps.weight"), ids, name="ffn_up_exps")
 
 
-def _shared(s: StepGraph, b: str, h: Value) -> Value:
+def _shared(s: StepGraph, b: str, h: Value, m: MoeShape) -> Value:
     g = s.g
     gate = g.mul_mat(h, s.w(b + "ffn_gate_shexp.weight"), name="ffn_gate_shexp")
     up = g.mul_mat(h, s.w(b + "ffn_up_shexp.weight"), name="ffn_up_shexp")
     inner = g.swiglu(gate, up, name="ffn_act_shexp")
     y = g.mul_mat(inner, s.w(b + "ffn_down_shexp.weight"), name="ffn_down_shexp")
+    if not m.shared_gate:
+        return y
     row = g.reshape(s.w(b + "ffn_gate_inp_shexp.weight"), shape=(1, h.shape[1]))
     open_ = g.sigmoid(g.mul_mat(h, row, name="ffn_gate_inp_shexp"), name="gate_shexp")
     return g.mul(y, open_, name="ffn_shexp")

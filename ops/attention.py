@@ -25,6 +25,7 @@ from .ragged import (
 class Attention(Op):
     """o[i, h] = sum_j p[j] * v[j, m(h)] with p = softmax_j(scale * q[i, h] . k[j, m(h)]), j visible
 
+
     q: [N, H, D] f32, its leading axes may have gaps; k: [R, Hkv, D] and v: [R, Hkv, Dv] pools of
     R / page pages, each f32, f16, bf16, q8_0 or q4_0, the last two with D or Dv a multiple of 32;
     seq_offsets: i32 [B + 1]; positions: i32 [N], the position of each query in its own sequence;
@@ -33,12 +34,15 @@ class Attention(Op):
     heads: "grouped" m(h) = h // (H/Hkv), "tiled" m(h) = h mod Hkv. mask: "causal" shows a query at
     position p the keys 0..p, "full" those up to the last query of its sequence; a window w > 0
     also hides keys with p - j >= w. A query that sees nothing gives zeros.
+    softcap c > 0 takes c * tanh(s / c) for s = scale * q . k. sinks: optional, f32 [H], one more s
+    of each head, whose share of p goes to no value.
     Raises BackendError for offsets out of range, a position outside the block table, and a table
     entry outside the pool if a visible key lies in that page; other entries are never read.
-    Source: Vaswani et al. 2017; paging, Kwon et al. 2023."""
+    Source: Vaswani et al. 2017; paging, Kwon et al. 2023; softcap, Gemma Team 2024; sinks, OpenAI
+    2025, arXiv 2508.10925."""
 
     name, outputs = "attention", ("o",)
-    inputs = ("q", "k", "v", "seq_offsets", "positions", "block_table")
+    inputs = ("q", "k", "v", "seq_offsets", "positions", "block_table", "sinks?")
     per_token, per_sequence = ("q", "positions"), ("block_table",)
     by_place = ("positions",)
     tolerance = 1e-9  # exponentials of f32 scores of magnitude up to 110
@@ -47,6 +51,7 @@ class Attention(Op):
     mask: str
     window: int = 0
     page: int = 256
+    softcap: float = 0.0
 
     def infer(
         self,
@@ -56,12 +61,15 @@ class Attention(Op):
         seq_offsets: TensorSpec,
         positions: TensorSpec,
         block_table: TensorSpec,
+        sinks: TensorSpec | None,
     ) -> TensorSpec:
         self.require_attr(math.isfinite(self.scale), "scale", "finite")
         self.require_attr(self.heads in ("grouped", "tiled"), "heads", "'grouped' or 'tiled'")
         self.require_attr(self.mask in ("causal", "full"), "mask", "'causal' or 'full'")
         self.require_attr(self.window >= 0, "window", "0 (none) or positive")
         self.require_attr(self.page >= 1, "page", "positive")
+        capped = math.isfinite(self.softcap) and self.softcap >= 0
+        self.require_attr(capped, "softcap", "0 (none) or positive")
         self.require(q.rank == 3 and 0 not in q.shape[1:], "q", "[N, H, D]", q.shape)
         self.require_dtype("q", q, "f32")
         require_dense_rows(self, "q", q)
@@ -80,6 +88,8 @@ class Attention(Op):
         paged = block_table.rank == 2 and block_table.shape[1] >= 1
         self.require(paged, "block_table", f"[{batch}, P]", block_table.shape)
         require_plain(self, "block_table", block_table, (batch, block_table.shape[1]), "i32")
+        if sinks is not None:
+            require_plain(self, "sinks", sinks, (heads,), "f32")
         return q.like((n, heads, v.shape[2]))
 
     def reference(
@@ -90,6 +100,7 @@ class Attention(Op):
         seq_offsets: np.ndarray,
         positions: np.ndarray,
         block_table: np.ndarray,
+        sinks: np.ndarray | None,
     ) -> np.ndarray:
         o = np.zeros((*q.shape[:2], v.shape[2]), np.float32)
         n_heads, n_shared = q.shape[1], k.shape[1]
@@ -103,8 +114,12 @@ class Attention(Op):
                 for h in range(n_heads):
                     m = h // (n_heads // n_shared) if self.heads == "grouped" else h % n_shared
                     score = self.scale * (keys[:, m] * q[i, h]).sum(-1)
-                    weight = np.exp(score - score.max())
-                    o[i, h] = (weight[:, None] * values[:, m]).sum(0) / weight.sum()
+                    if self.softcap:
+                        score = self.softcap * np.tanh(score / self.softcap)
+                    most = score.max() if sinks is None else max(score.max(), sinks[h])
+                    weight = np.exp(score - most)
+                    total = weight.sum() + (0 if sinks is None else np.exp(sinks[h] - most))
+                    o[i, h] = (weight[:, None] * values[:, m]).sum(0) / total
         return o
 
     def _visible(self, positions: np.ndarray, i: int, rows: range, limit: int) -> np.ndarray:
@@ -140,6 +155,7 @@ class Attention(Op):
         seq_offsets: TensorSpec,
         positions: TensorSpec,
         block_table: TensorSpec,
+        sinks: TensorSpec | None,
     ) -> Cost:
         """An upper bound: every query sees all keys of its block table, whose length is data."""
         n, heads, d = q.shape
@@ -188,6 +204,13 @@ class Attention(Op):
         yield _case(64, 2, 2, (30, 40), (100, 1), page=16, window=20, of="f16")
         yield _case(64, 2, 2, (300, 3), q_size=100.0, note="sharp")
         yield _case(64, 2, 2, (300, 3), q_size=0.0, note="uniform")
+        for of in ("f32", "f16", "q8_0"):
+            yield _case(64, 2, 4, (0, 33), (511, 4), softcap=2.0, q_size=8.0, of=of)
+            yield _case(64, 2, 4, (0, 33), (511, 4), sinks=3.0, of=of)
+        yield _case(64, 2, 2, (300, 3), softcap=50.0, q_size=100.0, window=20)
+        yield _case(64, 2, 2, (30, 40), (100, 1), page=16, heads="tiled", sinks=3.0, window=20)
+        yield _case(64, 1, 8, (1000, 2), (0, 0), pad=2, sinks=40.0)
+        yield _case(64, 2, 2, (0, 9), (250, 9), mask="full", sinks=3.0, softcap=4.0)
         for seqs in ([(2047, 1)], [(2044, 4)], [(0, 512)], [(1023, 1)] * 8, [(8191, 1)]):
             yield _case(256, 2, 4, *seqs, of="f16", tags=("perf",))
         for of in ("f16", "q8_0", "q4_0"):
@@ -210,10 +233,12 @@ def _case(
     pad: int = 0,
     gap: int = 0,
     q_size: float = 1.0,
+    softcap: float = 0.0,
+    sinks: float = 0.0,
     note: str = "",
     tags: tuple[str, ...] = (),
 ) -> Case:
-    """seqs: first position and number of queries of each sequence.
+    """seqs: first position and number of queries of each sequence; sinks: their size, 0 for none.
 
     Pages are scattered over a pool with two to spare; the table is -1 where no key is visible,
     as it is behind a window whose pages were freed."""
@@ -228,6 +253,8 @@ def _case(
     positions = [first + i for first, count in seqs for i in range(count)] + [-1] * pad
     named = {"dv": dv, "v": of_v, "window": window, "pad": pad, "gap": gap}
     named["page"] = page if page != 256 else 0
+    named |= {"softcap": softcap, "sinks": sinks}
+    more = {"sinks": f32(kv_heads * group, lo=-sinks, hi=sinks)} if sinks else {}
     label = f"d={d},hkv={kv_heads},h={kv_heads * group},{of},{heads},{mask},"
     label += "t=" + "+".join(f"{count}@{first}" for first, count in seqs)
     label += "".join(f",{key}={value}" for key, value in named.items() if value)
@@ -244,5 +271,7 @@ def _case(
         mask=mask,
         window=window,
         page=page,
+        softcap=softcap,
         tags=tags,
+        **more,
     )

@@ -20,6 +20,8 @@ int supports(const rr_node* node, char* why, size_t size) {
   for (int i = 3; i < 6; ++i)
     if (in[i].dtype != RR_I32 || !dense(in[i]))
       return refuse(why, size, "offsets, positions and block table need to be dense i32");
+  if (present(in[6]) && (in[6].dtype != RR_F32 || !dense(in[6])))
+    return refuse(why, size, "sinks need to be dense f32");
   return 1;
 }
 
@@ -30,7 +32,8 @@ struct Task {
   int64_t page, table_pages, pool_pages, window;
   int64_t kv_heads, group, rows_per_block;  // group: query heads of a key head
   int64_t k_room, v_room;                   // sizes in whole vectors
-  float scale;
+  float scale, softcap;
+  const float* sinks;  // of each head, or null
   bool causal, tiled;
 
   int64_t splits() const { return (table_pages * page + kSplit - 1) / kSplit; }
@@ -58,6 +61,8 @@ Task read_task(const rr_node* node) {
           padded(in[1].shape[2]),
           padded(in[2].shape[2]),
           static_cast<float>(attr_float(node, "scale", 1.0)),
+          static_cast<float>(attr_float(node, "softcap", 0.0)),
+          present(in[6]) ? static_cast<const float*>(in[6].data) : nullptr,
           attr_is(node, "mask", "causal"),
           attr_is(node, "heads", "tiled")};
 }
@@ -155,14 +160,16 @@ Own own_part(const Task& task, const rr_exec* exec) {
   return own;
 }
 
+int64_t head_of(const Task& task, int64_t kv_head, int64_t i) {
+  const int64_t in_group = i % task.group;
+  return task.tiled ? in_group * task.kv_heads + kv_head : kv_head * task.group + in_group;
+}
+
 float* vec_ptr(const Task& task, const rr_tensor& t, const Block& block, int64_t kv_head,
                int64_t i) {
-  const int64_t in_group = i % task.group;
-  const int64_t head =
-      task.tiled ? in_group * task.kv_heads + kv_head : kv_head * task.group + in_group;
   return reinterpret_cast<float*>(static_cast<char*>(t.data) +
                                   (block.row + i / task.group) * t.strides[0] +
-                                  head * t.strides[1]);
+                                  head_of(task, kv_head, i) * t.strides[1]);
 }
 
 Queries load_queries(const Task& task, const Block& block, int64_t kv_head, const Own& own) {
@@ -174,7 +181,7 @@ Queries load_queries(const Task& task, const Block& block, int64_t kv_head, cons
     widen(own.q + i * task.k_room, vec_ptr(task, *task.q, block, kv_head, i), RR_F32,
           task.q->shape[2]);
   }
-  return {count, own.q, own.first, own.last, task.scale};
+  return {count, own.q, own.first, own.last, task.scale, task.softcap};
 }
 
 Rows rows_of(const rr_tensor& pool, int64_t kv_head) {
@@ -185,6 +192,13 @@ Rows rows_of(const rr_tensor& pool, int64_t kv_head) {
 Pool pool_of(const Task& task, const Block& block, int64_t kv_head) {
   return {rows_of(*task.k, kv_head), rows_of(*task.v, kv_head),
           task.table + block.b * task.table_pages, task.page};
+}
+
+// The result of vector i from the sum over all splits.
+void conclude(const Task& task, const Block& block, int64_t kv_head, int64_t i, float* sum,
+              float* top, float* total) {
+  if (task.sinks) sink(sum, top, total, task.sinks[head_of(task, kv_head, i)], task.v_room);
+  finish(sum, *total, vec_ptr(task, *task.o, block, kv_head, i), task.o->shape[2]);
 }
 
 void run_item(const Task& task, const Block& block, int64_t kv_head, const Own& own) {
@@ -203,8 +217,8 @@ void run_item(const Task& task, const Block& block, int64_t kv_head, const Own& 
             part.acc + i * task.v_room, part.top[i], part.total[i], task.v_room);
   }
   for (int64_t i = 0; i < queries.count; ++i)
-    finish(own.sum + i * task.v_room, own.sum_total[i], vec_ptr(task, *task.o, block, kv_head, i),
-           task.o->shape[2]);
+    conclude(task, block, kv_head, i, own.sum + i * task.v_room, own.sum_top + i,
+             own.sum_total + i);
 }
 
 // About how long an item takes: its keys are widened once and met by each of its vectors.
@@ -293,7 +307,7 @@ void merge_splits(const Task& task, const rr_exec* exec, const Own& own, float* 
           merge(own.sum, &top, &total, part.acc + i * task.v_room, part.top[i], part.total[i],
                 task.v_room);
         }
-        finish(own.sum, total, vec_ptr(task, *task.o, block, m, i), task.o->shape[2]);
+        conclude(task, block, m, i, own.sum, &top, &total);
       }
       before += count;
       partials += block.splits() * partial_floats(task, block);

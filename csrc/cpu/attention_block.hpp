@@ -3,6 +3,7 @@
 // vector depends neither on the others of its block nor on who computes the other splits.
 #pragma once
 
+#include "activation.hpp"
 #include "pool.hpp"
 
 namespace {
@@ -33,7 +34,7 @@ struct Queries {
   int64_t count;
   const float* q;
   const int64_t *first, *last;
-  float scale;
+  float scale, softcap;
 };
 
 // Sum of exp(score - top) and of the values so weighted: acc [count, padded(v.size)].
@@ -93,6 +94,13 @@ void score_tile(const float* q, int64_t room, const float* const* rows, float sc
       memcpy(scores + i * kSplit + j, &four, sizeof four);
     }
   }
+}
+
+// A score s becomes cap * tanh(s / cap).
+void cap_scores(float* scores, int64_t first, int64_t last, float cap) {
+  const int64_t begin = first / kTile * kTile, end = (last + kTile - 1) / kTile * kTile;
+  for (int64_t j = begin; j < end; j += kLanes)
+    store_vec(scores + j, tanh_vec(load_vec(scores + j) / cap) * cap);
 }
 
 // Scores become exp(score - top). Positions outside first .. last - 1 count as unseen; those of
@@ -220,9 +228,10 @@ void attend(const Pool& pool, const Queries& block, int64_t base, const Partial&
     const Range seen = overlap(block.first[i], block.last[i], base, base + kSplit);
     out.top[i] = -INFINITY;
     out.total[i] = 0.0f;
-    if (seen.begin < seen.end)
-      soften(scratch.scores + i * kSplit, seen.begin - base, seen.end - base, out.top + i,
-             out.total + i);
+    if (seen.begin == seen.end) continue;
+    float* scores = scratch.scores + i * kSplit;
+    if (block.softcap > 0.0f) cap_scores(scores, seen.begin - base, seen.end - base, block.softcap);
+    soften(scores, seen.begin - base, seen.end - base, out.top + i, out.total + i);
   }
   const int64_t floats = block.count * padded(pool.v.size);
   memset(out.acc, 0, static_cast<size_t>(floats) * sizeof(float));
@@ -244,6 +253,16 @@ void merge(float* acc, float* top, float* total, const float* next_acc, float ne
     store_vec(acc + i,
               fma_vec(load_vec(next_acc + i), vec_of(take), load_vec(acc + i) * vec_of(keep)));
   *total = *total * keep + next_total * take;
+  *top = highest;
+}
+
+// Takes one more score into the sum, whose value is zero. Nothing changes where nothing was seen.
+void sink(float* acc, float* top, float* total, float score, int64_t room) {
+  if (*total == 0.0f) return;
+  const float highest = *top > score ? *top : score;
+  const float keep = exp16(splat(*top - highest))[0];
+  for (int64_t i = 0; i < room; i += kLanes) store_vec(acc + i, load_vec(acc + i) * vec_of(keep));
+  *total = *total * keep + exp16(splat(score - highest))[0];
   *top = highest;
 }
 

@@ -20,7 +20,7 @@ struct Task {
   const int32_t *offsets, *positions, *table;
   int batch, tokens, table_pages, page, kv_heads, group, k_room, splits;
   int64_t pool_pages, limit, window;  // limit: positions of the block table
-  float scale;
+  Scores scores;
   bool causal, tiled;
   Check first, ascending, position, entry;
 };
@@ -148,7 +148,7 @@ __device__ void attend_split(const Task& task, const Place& place, int kv_head, 
   const int base = split * kSplit;
   locate<R, QN>(task, place, base, tile);
   attend<R, QN>(task.k, task.k.base + kv_head * task.k.head_bytes, task.v,
-                task.v.base + kv_head * task.v.head_bytes, task.k_room, task.scale, base, s, tile);
+                task.v.base + kv_head * task.v.head_bytes, task.k_room, task.scores, base, s, tile);
 }
 
 // Results of splits: sums [tile, key head, split, R, Dv], then top and total
@@ -409,7 +409,8 @@ Task read_task(const rr_node* node, const Shape& shape, const rr_exec* exec) {
   t.pool_pages = in[1].shape[0] / t.page;
   t.limit = static_cast<int64_t>(t.table_pages) * t.page;
   t.window = attr_int(node, "window", 0);
-  t.scale = static_cast<float>(attr_float(node, "scale", 1.0));
+  t.scores = {static_cast<float>(attr_float(node, "scale", 1.0)),
+              static_cast<float>(attr_float(node, "softcap", 0.0))};
   t.causal = attr_is(node, "mask", "causal");
   t.tiled = attr_is(node, "heads", "tiled");
   t.first = check(exec, "'seq_offsets' should be 0 at [0], got %lld");
@@ -431,6 +432,7 @@ int supports(const rr_node* node, char* why, size_t size) {
   for (int i = 3; i < 6; ++i)
     if (in[i].dtype != RR_I32 || !dense(in[i]))
       return refuse(why, size, "offsets, positions and block table need to be dense i32");
+  if (present(in[6])) return refuse(why, size, "sinks are not computed on cards");
   if (in[2].shape[2] > kMostValues || in[1].shape[2] > kMostValues)
     return refuse(why, size, "keys and values may have at most 512 elements a head");
   if (in[5].shape[1] * attr_int(node, "page", 256) > INT32_MAX - kSplit)

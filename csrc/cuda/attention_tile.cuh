@@ -229,9 +229,19 @@ __device__ void score(const Shared& s, float (&sum)[kRows][R / 4], int part, int
   }
 }
 
+// A product becomes a score by `scale`, and by cap * tanh(score / cap) where cap is above 0.
+struct Scores {
+  float scale, cap;
+
+  __device__ float of(float product) const {
+    const float score = product * scale;
+    return cap > 0.0f ? tanhf(score / cap) * cap : score;
+  }
+};
+
 // Products become exp(score - top); what a vector does not see becomes kUnseen. A warp a vector.
 template <int R, int QN>
-__device__ void soften(const Shared& s, Tile<R>& tile, int base, float scale) {
+__device__ void soften(const Shared& s, Tile<R>& tile, int base, Scores scores) {
   const int lane = threadIdx.x % kWarp;
   for (int r = threadIdx.x / kWarp; r < R; r += kThreads / kWarp) {
     const Span seen = tile.seen[r];
@@ -240,7 +250,7 @@ __device__ void soften(const Shared& s, Tile<R>& tile, int base, float scale) {
     for (int i = 0; i < kSplit / kWarp; ++i) {
       const int key = lane + i * kWarp;
       const bool visible = base + key >= seen.first && base + key < seen.last;
-      x[i] = visible ? s.weights[key * Layout<R, QN>::weight_pitch + r] * scale : 0.0f;
+      x[i] = visible ? scores.of(s.weights[key * Layout<R, QN>::weight_pitch + r]) : 0.0f;
       if (visible) top = fmaxf(top, x[i]);
     }
     top = warp_max(top);
@@ -320,7 +330,7 @@ __device__ void gather(const Shared& s, int round, float4 (&sum)[kRows]) {
 // take part.
 template <int R, int QN>
 __device__ void attend(const Pool& keys, const char* k_head, const Pool& values, const char* v_head,
-                       int k_room, float scale, int base, const Shared& s, Tile<R>& tile) {
+                       int k_room, Scores scores, int base, const Shared& s, Tile<R>& tile) {
   using V = ValueChunks<R, QN>;
   constexpr int most = KeyChunks::count > V::count ? KeyChunks::count : V::count;
   constexpr int per_group = kThreads / kParts / (R / kRows);
@@ -344,7 +354,7 @@ __device__ void attend(const Pool& keys, const char* k_head, const Pool& values,
     }
     score<R, QN>(s, sum, part, key, group);
   }
-  soften<R, QN>(s, tile, base, scale);
+  soften<R, QN>(s, tile, base, scores);
   float4 sum[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) sum[r] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);

@@ -31,45 +31,49 @@ class Gemma3(Architecture):
     """Text model of Gemma 3; norm weights in the file already include the +1."""
 
     name = "gemma3"
+    period = 6  # every so many layers one sees all, where the file names no pattern
+    layers_of_27b = 62
 
     def read(self, file: GgufFile) -> None:
         """Window, its layer pattern, the two rotary bases, the logit cap."""
         hp = self.hp
-        self.window = file.get_u32("gemma3.attention.sliding_window")
+        self.window = file.get_u32(f"{self.name}.attention.sliding_window")
         self.sliding = self._pattern(file)
         self.wide = Rope("neox", hp.n_rot, hp.rope_base, hp.rope_scaling)
-        near = read_positive(file, "gemma3.rope.freq_base_swa", 10000.0, above=1.0)
+        near = read_positive(file, f"{self.name}.rope.freq_base_swa", 10000.0, above=1.0)
         self.near = Rope("neox", hp.n_rot, near)
-        self.cap = read_optional(file, "gemma3.final_logit_softcapping")
-        # The 27B model scales queries by its embedding's share of a head, not by the head size.
+        self.cap = read_optional(file, f"{self.name}.final_logit_softcapping")
+        # The largest model scales queries by its embedding's share of a head, not by the head size,
+        # and files need not say so.
         self.scale = hp.attention_scale
-        if hp.n_layer == 62:
+        if hp.n_layer == self.layers_of_27b and f"{self.name}.attention.scale" not in file.metadata:
             self.scale = 1.0 / math.sqrt(hp.n_embd / hp.n_head[0])
 
     def _pattern(self, file: GgufFile) -> list[bool]:
-        key, n = "gemma3.attention.sliding_window_pattern", self.hp.n_layer
+        key, n = f"{self.name}.attention.sliding_window_pattern", self.hp.n_layer
         if key in file.metadata and file.value_type(key).startswith("array"):
             return [bool(v) for v in file.get_array(key, INT_KINDS, min_len=n, max_len=n)]
-        period = file.get_u32(key, 6)
+        period = file.get_u32(key, self.period)
         if period < 1:
             raise ModelError(f"{file.path}: {key} should be at least 1, got {period}")
         return [i % period < period - 1 for i in range(n)]
 
-    def _shape(self, layer: int) -> AttentionShape:
+    def attention_shape(self, layer: int) -> AttentionShape:
+        """A layer's attention."""
         near = self.sliding[layer]
         shape = attention_shape(self.hp, layer, self.near if near else self.wide)
         return replace(shape, window=self.window if near else 0, scale=self.scale)
 
     def memories(self) -> tuple[MemorySpec, ...]:
         """Global and sliding layers."""
-        return attention_memories({i: self._shape(i) for i in range(self.hp.n_layer)})
+        return attention_memories({i: self.attention_shape(i) for i in range(self.hp.n_layer)})
 
     def wants(self) -> Iterator[Want]:
         """Tensor names and shapes."""
         hp = self.hp
         yield from self.common_wants()
         for i in range(hp.n_layer):
-            yield from attention_wants(i, hp.n_embd, self._shape(i))
+            yield from attention_wants(i, hp.n_embd, self.attention_shape(i))
             yield from ffn_wants(i, hp.n_embd, hp.n_ff[i])
             for name in ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"):
                 yield Want(f"blk.{i}.{name}.weight", (hp.n_embd,))
@@ -85,7 +89,7 @@ class Gemma3(Architecture):
             b = f"blk.{i}."
             with g.scope(f"blk.{i}"):
                 h = norm(s, x, b + "attn_norm.weight", hp.eps)
-                mixed = attention(s, i, h, self._shape(i))
+                mixed = attention(s, i, h, self.attention_shape(i))
                 mixed = norm(s, mixed, b + "post_attention_norm.weight", hp.eps)
                 x = g.add(x, mixed, name="attn_residual")
                 h = ffn(s, i, norm(s, x, b + "ffn_norm.weight", hp.eps), act="gelu")

@@ -1,55 +1,53 @@
-"""llama: pre-norm attention and SwiGLU, interleaved rotary pairs."""
+"""llama: pre-norm attention and SwiGLU or experts, interleaved rotary pairs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ...graph import Value
-from ...graph.errors import ModelError
-from ..architecture import Architecture, Want, register_architecture
-from ..blocks import (
-    AttentionShape,
-    Rope,
-    attention_shape,
-    pre_norm_layers,
-    pre_norm_memories,
-    pre_norm_wants,
-)
+from ..architecture import Want, register_architecture
+from ..blocks import AttentionShape, Rope, attention_shape
 from ..gguf import GgufFile
-from ..memories import MemorySpec
+from ..moe import MoeShape, moe, moe_wants, read_moe
+from ..pre_norm import PreNorm
 from ..step import StepGraph
 
 
 @register_architecture
-class Llama(Architecture):
-    """Llama 2 and 3, Mistral and their kin; dense models."""
+class Llama(PreNorm):
+    """Llama 2 and 3, Mistral, Mixtral and their kin. Where a file names a window, as those of the
+    first Mistral do, all layers have it."""
 
     name = "llama"
 
     def read(self, file: GgufFile) -> None:
-        """Refuse mixtures of experts."""
-        experts = file.get_u32("llama.expert_count", 0)
-        if experts:
-            raise ModelError(f"{file.path}: llama.expert_count should be 0 (dense), got {experts}")
+        """Rotary factors, window, experts."""
         hp = self.hp
         self.rope = Rope(
             "norm", hp.n_rot, hp.rope_base, hp.rope_scaling, factors="rope_freqs.weight"
         )
+        self.window = file.get_u32("llama.attention.sliding_window", 0)
+        self.experts: MoeShape | None = None
+        if file.get_u32("llama.expert_count", 0):
+            self.experts = read_moe(file, "llama", hp.n_layer, shared=False, dense=hp.n_ff)
 
     def wants(self) -> Iterator[Want]:
         """Tensor names and shapes."""
-        hp = self.hp
-        yield from self.common_wants()
-        yield Want("rope_freqs.weight", (hp.n_rot // 2,), optional=True)
-        yield from pre_norm_wants(hp, self._shape)
+        yield from super().wants()
+        yield Want("rope_freqs.weight", (self.hp.n_rot // 2,), optional=True)
 
-    def trunk(self, s: StepGraph, x: Value) -> Value:
-        """All layers."""
-        return pre_norm_layers(s, x, self.hp, self._shape)
+    def ffn_wants(self, layer: int) -> Iterator[Want]:
+        """The dense block, or experts."""
+        if self.experts is None:
+            return super().ffn_wants(layer)
+        return moe_wants(layer, self.hp.n_embd, self.experts, fused=False)
 
-    def memories(self) -> tuple[MemorySpec, ...]:
-        """Every layer attends."""
-        return pre_norm_memories(self.hp, self._shape)
+    def ffn(self, s: StepGraph, layer: int, h: Value) -> Value:
+        """The dense block, or experts."""
+        return super().ffn(s, layer, h) if self.experts is None else moe(s, layer, h, self.experts)
 
-    def _shape(self, layer: int) -> AttentionShape:
-        return attention_shape(self.hp, layer, self.rope, qk_norm=False, bias=True)
+    def attention_shape(self, layer: int) -> AttentionShape:
+        """Biases where the file has them."""
+        shape = attention_shape(self.hp, layer, self.rope, qk_norm=False, bias=True)
+        return replace(shape, window=self.window)

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from ...graph import Value
-from ..architecture import Architecture, Want, register_architecture
-from ..blocks import (
-    AttentionShape,
-    Rope,
-    attention_shape,
-    pre_norm_layers,
-    pre_norm_memories,
-    pre_norm_wants,
-)
+from ..architecture import register_architecture
+from ..blocks import AttentionShape, Rope, attention_shape
 from ..gguf import GgufFile
-from ..memories import MemorySpec
-from ..step import StepGraph
+from ..pre_norm import PreNorm
 
 
 @register_architecture
-class Qwen3(Architecture):
+class Qwen3(PreNorm):
     """Dense Qwen3."""
 
     name = "qwen3"
@@ -29,18 +18,6 @@ class Qwen3(Architecture):
         """Only the rotary kind is its own."""
         self.rope = Rope("neox", self.hp.n_rot, self.hp.rope_base, self.hp.rope_scaling)
 
-    def wants(self) -> Iterator[Want]:
-        """Tensor names and shapes."""
-        yield from self.common_wants()
-        yield from pre_norm_wants(self.hp, self._shape)
-
-    def trunk(self, s: StepGraph, x: Value) -> Value:
-        """All layers."""
-        return pre_norm_layers(s, x, self.hp, self._shape)
-
-    def memories(self) -> tuple[MemorySpec, ...]:
-        """Every layer attends."""
-        return pre_norm_memories(self.hp, self._shape)
-
-    def _shape(self, layer: int) -> AttentionShape:
+    def attention_shape(self, layer: int) -> AttentionShape:
+        """Norms on heads, no biases."""
         return attention_shape(self.hp, layer, self.rope)

@@ -55,6 +55,11 @@ class Config:
             raise ModelError(f"{path}: no such file; name the folder of a Hugging Face checkpoint")
         return cls(path, read_json(path))
 
+    def completed(self, defaults: dict[str, Any]) -> Config:
+        """With these values where the file has none."""
+        given = {name: value for name, value in self.values.items() if value is not None}
+        return Config(self.path, defaults | given)
+
     def get(self, *names: str) -> Any:
         """The first of these that is there, as it stands in the file, or None."""
         return next((self.values[n] for n in names if self.values.get(n) is not None), None)

@@ -117,15 +117,16 @@ class Family(ABC):
     """Checkpoints of one kind. arch: the file's general.architecture; hf: names that the
     checkpoints' `architectures` have; model_types: their `model_type`, where a checkpoint has no
     architecture of these names; mixture: all blocks have experts, so that intermediate_size may be
-    absent."""
+    absent; defaults: what config.json leaves out where it is this."""
 
     arch: ClassVar[str]
     hf: ClassVar[tuple[str, ...]]
     model_types: ClassVar[tuple[str, ...]] = ()
     mixture: ClassVar[bool] = False
+    defaults: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, config: Config) -> None:
-        self.c = config
+        self.c = config.completed(self.defaults)
         self.n_layer: int = config.integer("num_hidden_layers")
 
     @property

@@ -32,20 +32,38 @@ def rope_keys(c: Config) -> dict[str, Any]:
 def yarn_keys(c: Config, rope: dict[str, Any]) -> dict[str, Any]:
     """rope.scaling.* of YaRN."""
     length = rope.get("original_max_position_embeddings", c.integer("max_position_embeddings"))
+    factor = number(c, rope, "factor")
     found: dict[str, Any] = {
         "rope.scaling.type": "yarn",
-        "rope.scaling.factor": number(c, rope, "factor"),
+        "rope.scaling.factor": factor,
         "rope.scaling.original_context_length": int(length),
     }
     for key, name in (
         ("ext_factor", "extrapolation_factor"),
-        ("attn_factor", "attention_factor"),
         ("beta_fast", "beta_fast"),
         ("beta_slow", "beta_slow"),
     ):
         if rope.get(name) is not None:
             found[f"rope.scaling.yarn_{key}"] = number(c, rope, name)
+    share = _magnitude(c, rope, factor) / _growth(factor)
+    if share != 1:
+        found["rope.scaling.attn_factor"] = share
     return found
+
+
+def _magnitude(c: Config, rope: dict[str, Any], factor: float) -> float:
+    """What queries and keys are multiplied by."""
+    if rope.get("attention_factor") is not None:
+        return number(c, rope, "attention_factor")
+    if rope.get("mscale") and rope.get("mscale_all_dim"):
+        above, below = number(c, rope, "mscale"), number(c, rope, "mscale_all_dim")
+        return _growth(factor, above) / _growth(factor, below)
+    return _growth(factor)
+
+
+def _growth(factor: float, share: float = 1.0) -> float:
+    """YaRN's 1 + 0.1 ln(factor). Source: Peng et al. 2023, arXiv 2309.00071."""
+    return 1 + 0.1 * share * math.log(factor) if factor > 1 else 1.0
 
 
 def number(c: Config, rope: dict[str, Any], name: str) -> float:

@@ -160,9 +160,12 @@ def _planned(to: To, block: int | None, sources: list[Source], kind: str) -> Pla
     try:
         shape = to.how.shape([source.shape for source in sources])
     except ValueError as error:
-        first = sources[0]
-        raise ModelError(f"{first.path}: tensor {first.name!r} {first.shape}: {error}") from None
+        raise _misfit(sources[0], str(error)) from None
     return Planned(name, shape, to.kind or stored_kind(name, shape, kind), to.how, sources)
+
+
+def _misfit(source: Source, why: str) -> ModelError:
+    return ModelError(f"{source.path}: tensor {source.name!r} {source.shape}: {why}")
 
 
 def stored_kind(name: str, shape: Shape, kind: str) -> str:
@@ -255,7 +258,10 @@ def _fill(
         for array in extra.values():
             _put(writer, file, [array], array.nbytes)
         for tensor in tensors:
-            _put(writer, file, tensor.pieces(), tensor.nbytes)
+            try:
+                _put(writer, file, tensor.pieces(), tensor.nbytes)
+            except ValueError as error:
+                raise _misfit(tensor.sources[0], f"does not fit config.json ({error})") from None
             done += tensor.nbytes
             progress(done, total)
     finally:

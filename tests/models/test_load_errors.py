@@ -63,7 +63,14 @@ VALUES: list[tuple[str, str, Any, str]] = [
     ("llama", "attention.scale", -1.0, "got -1.0"),
     *(("llama", EPS, value, f"0 to 1, got {value}") for value in (-1.0, NAN, INF)),
     *(("llama", "rope.freq_base", v, f"above 1, got {v}") for v in (0.0, 1.0, -5.0, NAN, INF)),
-    ("llama", "expert_count", 8, "0 (dense), got 8"),
+    ("llama", "expert_count", 2000, "1 to 1024, got 2000"),
+    ("qwen35moe", "expert_gating_func", 3, "1 (softmax) or 2 (sigmoid), got 3"),
+    *(("llama,yarn", f"{SCALING}.yarn_ext_factor", v, f"0 to 1, got {v}") for v in (-1.0, NAN)),
+    *(
+        ("llama,yarn", f"{SCALING}.yarn_{name}", v, f"above 0, got {v}")
+        for name in ("attn_factor", "log_multiplier", "beta_fast", "beta_slow")
+        for v in (-1.0, INF)
+    ),
     ("llama", f"{SCALING}.type", "longrope", "none, linear or yarn, got 'longrope'"),
     *(("llama", f"{SCALING}.factor", v, f"above 0, got {v}") for v in (-2.0, NAN, INF)),
     ("llama", "rope.scale_linear", -1.0, "above 0, got -1.0"),

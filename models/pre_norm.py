@@ -1,0 +1,73 @@
+"""The plain transformer as a base class: norms before attention and before feed-forward."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+
+from ..graph import Value
+from .architecture import Architecture, Want
+from .blocks import (
+    AttentionShape,
+    attention,
+    attention_memories,
+    attention_wants,
+    ffn,
+    ffn_wants,
+    norm,
+)
+from .memories import MemorySpec
+from .step import StepGraph
+
+
+class PreNorm(Architecture):
+    """x += attention(norm(x)); x += feed_forward(norm(x)).
+
+    ffn_norm: the name of the second norm, behind `blk.N.`."""
+
+    ffn_norm = "ffn_norm.weight"
+
+    @abstractmethod
+    def attention_shape(self, layer: int) -> AttentionShape:
+        """A layer's attention."""
+
+    def ffn_wants(self, layer: int) -> Iterator[Want]:
+        """The tensors of a layer's feed-forward part."""
+        return ffn_wants(layer, self.hp.n_embd, self.hp.n_ff[layer])
+
+    def ffn(self, s: StepGraph, layer: int, h: Value) -> Value:
+        """A layer's feed-forward part. h: [N, n_embd], normalised; returns the same."""
+        return ffn(s, layer, h)
+
+    def wants(self) -> Iterator[Want]:
+        """Tensor names and shapes."""
+        yield from self.common_wants()
+        for i in range(self.hp.n_layer):
+            yield from self.layer_wants(i)
+
+    def layer_wants(self, i: int) -> Iterator[Want]:
+        """The tensors of a layer."""
+        n = self.hp.n_embd
+        yield Want(f"blk.{i}.attn_norm.weight", (n,))
+        yield from attention_wants(i, n, self.attention_shape(i))
+        yield Want(f"blk.{i}.{self.ffn_norm}", (n,))
+        yield from self.ffn_wants(i)
+
+    def trunk(self, s: StepGraph, x: Value) -> Value:
+        """All layers."""
+        for i in range(self.hp.n_layer):
+            x = self.layer(s, i, x)
+        return x
+
+    def layer(self, s: StepGraph, i: int, x: Value) -> Value:
+        """One layer. x: [N, n_embd], the residual stream; returns the same."""
+        g, eps = s.g, self.hp.eps
+        with g.scope(f"blk.{i}"):
+            h = norm(s, x, f"blk.{i}.attn_norm.weight", eps)
+            x = g.add(x, attention(s, i, h, self.attention_shape(i)), name="attn_residual")
+            h = norm(s, x, f"blk.{i}.{self.ffn_norm}", eps)
+            return g.add(x, self.ffn(s, i, h), name="ffn_residual")
+
+    def memories(self) -> tuple[MemorySpec, ...]:
+        """Every layer attends."""
+        return attention_memories({i: self.attention_shape(i) for i in range(self.hp.n_layer)})

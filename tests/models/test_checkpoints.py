@@ -1,0 +1,62 @@
+"""Checkpoints of every family through the converter, against transformers over the same files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import riverrun as rr
+from checkpoints import CASES, N_VOCAB, logits, save
+from riverrun.models.convert import convert
+
+N_TOKENS = 40
+# Relative to the largest logit. Either side computes in f32, and may be off by the 5e-5 that the
+# cpu is allowed against float64. A head in another place, a norm off by its 1 or a frequency left
+# unscaled moves logits by more than a hundred times as much.
+LIMIT = 1e-4
+
+
+@pytest.fixture(scope="module")
+def load(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], rr.Model]:
+    """The model of a case, converted once."""
+
+    @cache
+    def get(name: str) -> rr.Model:
+        folder = tmp_path_factory.mktemp("checkpoint")
+        out = convert(save(name, folder), folder / "model.gguf", "f32", tokenizer=False)
+        return rr.load(out, "cpu")
+
+    return get
+
+
+def prompt(n: int) -> tuple[int, ...]:
+    return tuple(np.random.default_rng(0).integers(0, N_VOCAB, n).tolist())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_logits(load: Callable[[str], rr.Model], name: str) -> None:
+    session = load(name).session(N_TOKENS, cache_type_k="f32", cache_type_v="f32")
+    got = session.evaluate([(0, list(prompt(N_TOKENS)))], want="all").logits
+    want = logits(name, prompt(N_TOKENS))
+    assert got.shape == want.shape == (N_TOKENS, N_VOCAB)
+    assert np.abs(got - want).max() <= LIMIT * np.abs(want).max()
+
+
+PLAIN = [name for name in CASES if "," not in name]
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_drafts_change_no_token(load: Callable[[str], rr.Model], name: str) -> None:
+    """Three tokens alone are allowed, so that the text repeats itself."""
+    options: dict[str, Any] = dict(max_tokens=40, temperature=0)
+    options["logit_bias"] = dict.fromkeys(range(3), 1e3)
+    start = [0, 1, 2, 0, 0, 2, 1]
+    plain = load(name).generate(start, **options).result
+    speculative = rr.Speculation(("ngram-cache",), draft_max=4)
+    drafted = load(name).generate(start, **options, speculative=speculative).result
+    assert drafted.tokens == plain.tokens
+    assert len(plain.tokens) == 40
+    assert drafted.timings["draft_n"] > 0

@@ -1,0 +1,285 @@
+"""The converter's own side: what is refused and how, types, memory, vocabularies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import riverrun as rr
+from paths import shared
+from riverrun.graph.errors import ModelError, RequestError
+from riverrun.models.convert import convert
+from riverrun.models.convert.family import FAMILIES
+from riverrun.models.gguf import open_gguf
+from safetensors_bytes import write_safetensors
+
+N_VOCAB, N_EMBD, N_FF = 264, 64, 96
+
+
+def config(**more: Any) -> dict[str, Any]:
+    """A Llama of two layers."""
+    found: dict[str, Any] = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": N_VOCAB,
+        "hidden_size": N_EMBD,
+        "intermediate_size": N_FF,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 512,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+    }
+    return {key: value for key, value in {**found, **more}.items() if value is not ABSENT}
+
+
+ABSENT = object()
+
+
+def tensors() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    shapes = {
+        "self_attn.q_proj": (64, 64),
+        "self_attn.k_proj": (32, 64),
+        "self_attn.v_proj": (32, 64),
+        "self_attn.o_proj": (64, 64),
+        "mlp.gate_proj": (N_FF, 64),
+        "mlp.up_proj": (N_FF, 64),
+        "mlp.down_proj": (64, N_FF),
+        "input_layernorm": (64,),
+        "post_attention_layernorm": (64,),
+    }
+    names = {f"model.layers.{i}.{part}": s for i in range(2) for part, s in shapes.items()}
+    names |= {"model.embed_tokens": (N_VOCAB, 64), "model.norm": (64,), "lm_head": (N_VOCAB, 64)}
+    return {f"{n}.weight": rng.standard_normal(s).astype(np.float32) for n, s in names.items()}
+
+
+def checkpoint(
+    folder: Path,
+    held: dict[str, np.ndarray] | None = None,
+    kind: str = "F32",
+    **more: Any,
+) -> Path:
+    """A folder with a configuration and two files of weights."""
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config(**more)))
+    held = tensors() if held is None else held
+    names = list(held)
+    parts = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
+    for file, part in parts.items():
+        write_safetensors(folder / file, {name: held[name] for name in part}, kind)
+    placed = {name: file for file, part in parts.items() for name in part}
+    index = json.dumps({"weight_map": placed})
+    (folder / "model.safetensors.index.json").write_text(index)
+    return folder
+
+
+def message(folder: Path, out: Path, error: type[Exception] = ModelError, **more: Any) -> str:
+    """What converting says; nothing is left of the file."""
+    with pytest.raises(error) as caught:
+        convert(folder, out, **{"tokenizer": False, **more})
+    assert sorted(p.name for p in out.parent.iterdir() if ".gguf" in p.name) == []
+    return str(caught.value)
+
+
+def test_the_demo_checkpoint_gives_the_demo_file(tmp_path: Path) -> None:
+    """Against the file that another converter made of the same checkpoint: all of it."""
+    want = open_gguf(shared("models", "riverrun-demo-bf16.gguf"))
+    folder = shared("models", "hf-demo")
+    got = open_gguf(convert(folder, tmp_path / "x.gguf", name="qwen35-demo-py-13m"))
+    assert set(got.metadata) == set(want.metadata)
+    for key in want.metadata:
+        assert got.value_type(key) == want.value_type(key)
+        assert np.array_equal(got.metadata[key], want.metadata[key]), key
+    assert set(got.tensors) == set(want.tensors)
+    for name, tensor in want.tensors.items():
+        assert got.tensors[name].dtype == tensor.dtype
+        assert got.tensors[name].shape == tensor.shape
+        assert np.array_equal(got.tensors[name].data, tensor.data), name
+
+
+def test_rows_of_heads_become_neighbours(tmp_path: Path) -> None:
+    """Rows i and i + 8 of a head of 16 are a rotary pair in a checkpoint, 2i and 2i + 1 in a
+    file."""
+    file = open_gguf(convert(checkpoint(tmp_path / "c"), tmp_path / "x.gguf", tokenizer=False))
+    for name, part in (("attn_q", "q_proj"), ("attn_k", "k_proj")):
+        want = tensors()[f"model.layers.1.self_attn.{part}.weight"].reshape(-1, 16, 64)
+        got = file.tensors[f"blk.1.{name}.weight"].data.view(np.float32).reshape(-1, 16, 64)
+        assert np.array_equal(got[:, 0::2], want[:, :8])
+        assert np.array_equal(got[:, 1::2], want[:, 8:])
+
+
+@pytest.mark.parametrize(
+    ("kind", "outtype", "stored"),
+    [
+        ("F32", "auto", "f32"),
+        ("F16", "auto", "f16"),
+        ("BF16", "auto", "bf16"),
+        ("BF16", "q8_0", "q8_0"),
+        ("F32", "bf16", "bf16"),
+        ("F64", "auto", "f32"),
+    ],
+)
+def test_types(tmp_path: Path, kind: str, outtype: str, stored: str) -> None:
+    folder = checkpoint(tmp_path / "c", kind=kind)
+    file = open_gguf(convert(folder, tmp_path / "x.gguf", outtype, tokenizer=False))
+    types = {name: tensor.dtype.name for name, tensor in file.tensors.items()}
+    assert {t for n, t in types.items() if "norm" in n} == {"f32"}
+    assert {t for n, t in types.items() if "norm" not in n} == {stored}
+
+
+def test_matrices_that_do_not_divide_into_blocks_are_f16(tmp_path: Path) -> None:
+    held = tensors()
+    for i in range(2):
+        for part in ("gate_proj", "up_proj"):
+            name = f"model.layers.{i}.mlp.{part}.weight"
+            held[name] = held[name][:72]
+        name = f"model.layers.{i}.mlp.down_proj.weight"
+        held[name] = held[name][:, :72]
+    folder = checkpoint(tmp_path / "c", held, intermediate_size=72)
+    file = open_gguf(convert(folder, tmp_path / "x.gguf", "q8_0", tokenizer=False))
+    assert file.tensors["blk.0.ffn_down.weight"].dtype.name == "f16"
+    assert file.tensors["blk.0.ffn_up.weight"].dtype.name == "q8_0"
+
+
+def without(name: str) -> dict[str, np.ndarray]:
+    return {n: x for n, x in tensors().items() if n != name}
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"hidden_size": ABSENT}, ["config.json", "hidden_size is missing"]),
+        ({"num_hidden_layers": "2"}, ["num_hidden_layers should be a whole number, got 2"]),
+        ({"rms_norm_eps": None}, ["rms_norm_eps is missing"]),
+        ({"architectures": ["Foo"], "model_type": "foo"}, ["one of", "LlamaForCausalLM", "Foo"]),
+        ({"rope_scaling": {"rope_type": "odd", "factor": 2.0}}, ["rope_type", "odd"]),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": "4"}}, ["factor", "a number"]),
+        ({"num_hidden_layers": 3}, ["missing layers.2.input_layernorm.weight", "and 5 more"]),
+        ({"num_hidden_layers": 1}, ["unknown model.layers.1."]),
+        ({"num_attention_heads": 3, "num_key_value_heads": 1}, ["'model.layers.0.self_attn", "does not fit"]),
+    ],
+    ids=str,
+)
+def test_configurations_that_do_not_fit(
+    tmp_path: Path, more: dict[str, Any], words: list[str]
+) -> None:
+    said = message(checkpoint(tmp_path / "c", **more), tmp_path / "x.gguf")
+    assert all(word in said for word in words), said
+
+
+def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "c", without("model.layers.1.mlp.up_proj.weight"))
+    assert "missing layers.1.mlp.up_proj.weight" in message(folder, tmp_path / "x.gguf")
+
+
+def test_a_tensor_of_another_shape_is_named(tmp_path: Path) -> None:
+    held = tensors()
+    held["model.norm.weight"] = held["model.norm.weight"][:32]
+    said = message(checkpoint(tmp_path / "c", held), tmp_path / "x.gguf")
+    assert "output_norm.weight has shape (32,), expected (64,)" in said
+    assert str(tmp_path / "x.gguf") in said
+
+
+@pytest.mark.parametrize("kind", ["I64", "U8"])
+def test_quantised_checkpoints_are_refused(tmp_path: Path, kind: str) -> None:
+    said = message(checkpoint(tmp_path / "c", kind=kind), tmp_path / "x.gguf")
+    assert kind in said and "not quantised" in said
+
+
+def spoil_cut(folder: Path) -> None:
+    file = folder / "b.safetensors"
+    file.write_bytes(file.read_bytes()[:-5])
+
+
+def spoil_header(folder: Path) -> None:
+    (folder / "a.safetensors").write_bytes(b"\x10" + bytes(7) + b"not json at all!")
+
+
+def spoil_index(folder: Path) -> None:
+    (folder / "model.safetensors.index.json").write_text("{")
+
+
+def spoil_shard(folder: Path) -> None:
+    (folder / "b.safetensors").unlink()
+
+
+def spoil_format(folder: Path) -> None:
+    for path in folder.glob("*.safetensors*"):
+        path.unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (spoil_cut, "b.safetensors: tensor"),
+        (spoil_header, "a.safetensors: header is not JSON"),
+        (spoil_index, "is not valid JSON"),
+        (spoil_shard, "names b.safetensors, not in the folder"),
+        (spoil_format, "found pytorch_model.bin; save the checkpoint as safetensors"),
+        (lambda folder: (folder / "config.json").unlink(), "config.json: no such file"),
+    ],
+)
+def test_damaged_folders(tmp_path: Path, spoil: Callable[[Path], None], words: str) -> None:
+    folder = checkpoint(tmp_path / "c")
+    spoil(folder)
+    assert words in message(folder, tmp_path / "x.gguf")
+
+
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+    said = message(checkpoint(tmp_path / "c"), tmp_path / "x.gguf", tokenizer=True)
+    assert "neither tokenizer.json nor tokenizer.model" in said
+
+
+def test_arguments_are_checked_first(tmp_path: Path) -> None:
+    out = tmp_path / "x.gguf"
+    assert "expected the folder" in message(tmp_path / "none", out, RequestError)
+    folder = checkpoint(tmp_path / "c")
+    assert "one of auto, f32" in message(folder, out, RequestError, outtype="q4_0")
+    for bad, words in ((tmp_path / "no" / "x.gguf", "no is not there"), (folder, "is a folder")):
+        with pytest.raises(RequestError, match=words):
+            convert(folder, bad, tokenizer=False)
+
+
+def test_a_file_that_is_there_stays(tmp_path: Path) -> None:
+    folder, out = checkpoint(tmp_path / "c"), tmp_path / "x.gguf"
+    out.write_text("mine")
+    with pytest.raises(RequestError, match="is there already; replace it with"):
+        convert(folder, out, tokenizer=False)
+    assert out.read_text() == "mine"
+    convert(folder, out, tokenizer=False, force=True)
+    assert rr.load(out, "cpu").name
+
+
+def test_a_failure_leaves_nothing_and_an_old_file(tmp_path: Path) -> None:
+    held = tensors()
+    held["model.norm.weight"] = held["model.norm.weight"][:32]
+    folder, out = checkpoint(tmp_path / "c", held), tmp_path / "x.gguf"
+    out.write_text("mine")
+    with pytest.raises(ModelError):
+        convert(folder, out, tokenizer=False, force=True)
+    assert [p.name for p in tmp_path.iterdir() if p.is_file()] == ["x.gguf"]
+    assert out.read_text() == "mine"
+
+
+def test_every_name_of_a_family_is_known(tmp_path: Path) -> None:
+    """So that the message about unknown ones lists what there is."""
+    said = message(checkpoint(tmp_path / "c", architectures=["X"], model_type="x"), tmp_path / "y")
+    assert {name for cls in FAMILIES.values() for name in cls.hf} <= set(
+        said.replace(";", ",").replace("one of ", ", ").split(", ")
+    )
+
+
+def test_one_file_needs_no_index(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "c")
+    for path in folder.glob("*.safetensors*"):
+        path.unlink()
+    write_safetensors(folder / "model.safetensors", tensors(), "F32")
+    assert rr.load(convert(folder, tmp_path / "x.gguf", tokenizer=False), "cpu").name
