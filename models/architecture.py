@@ -20,6 +20,8 @@ from .memories import MemorySpec, Program
 from .step import Capacity, StepGraph, StepShape
 
 KERNELS = ("ssm_conv1d.weight", "shortconv.conv.weight")  # of convolutions
+# Matrices that converters leave in f32, as vectors.
+_PLAIN = (*KERNELS, "ssm_a", "ssm_d", "ssm_norm.weight")
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,8 @@ class Want:
 
     @property
     def types(self) -> tuple[str, ...]:
-        """Types it may be stored in; converters leave vectors and convolution kernels in f32."""
-        plain = len(self.shape) == 1 or self.name.endswith(KERNELS)
+        """Types it may be stored in."""
+        plain = len(self.shape) == 1 or self.name.endswith(_PLAIN)
         return ("f32",) if plain else WEIGHT_TYPES
 
 

@@ -62,6 +62,14 @@ DELTA |= dict(linear_num_value_heads=4, linear_key_head_dim=16, linear_value_hea
 DELTA |= {"num_hidden_layers": 4, "layer_types": [*["linear_attention"] * 3, "full_attention"]}
 SHARED: dict[str, Any] = {"shared_expert_intermediate_size": 48}
 MOE: dict[str, Any] = dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=32)
+NEXT = {name: value for name, value in DELTA.items() if name != "head_dim"} | {"head_dim": 32}
+NEXT |= {"norm_topk_prob": True}
+LFM2: dict[str, Any] = dict(layer_types=["conv", "full_attention", "conv"], norm_eps=1e-5)
+LFM2 |= dict(intermediate_size=130, block_multiple_of=32)
+GRANITE: dict[str, Any] = dict(mamba_n_heads=8, mamba_d_head=16, mamba_d_state=16)
+GRANITE |= dict(layer_types=["linear_attention", "full_attention", "linear_attention"])
+GRANITE |= dict(embedding_multiplier=3.0, residual_multiplier=0.6, logits_scaling=1.5)
+GRANITE |= dict(attention_multiplier=0.2, shared_intermediate_size=48, num_local_experts=0)
 
 # What a checkpoint's configuration says beside SIZES, under the name of its class.
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -90,6 +98,17 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "phi3,partial": ("Phi3", rope(partial_rotary_factor=0.5)),
     "qwen35": ("Qwen3_5Text", rope(**MROPE) | DELTA),
     "qwen35moe": ("Qwen3_5MoeText", rope(**MROPE) | DELTA | MOE | SHARED),
+    "qwen3next": ("Qwen3Next", rope(partial_rotary_factor=0.5) | NEXT | MOE | SHARED),
+    "lfm2": ("Lfm2", rope() | LFM2),
+    "granitehybrid": ("GraniteMoeHybrid", rope() | GRANITE),
+    "granitehybrid,experts": (
+        "GraniteMoeHybrid",
+        rope() | GRANITE | dict(num_local_experts=6, mamba_n_groups=2, tie_word_embeddings=True),
+    ),
+    "granitehybrid,rope": (
+        "GraniteMoeHybrid",
+        rope() | GRANITE | {"position_embedding_type": "rope"},
+    ),
     "smollm3": ("SmolLM3", rope() | {"num_hidden_layers": 5}),
 }
 

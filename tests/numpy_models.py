@@ -115,7 +115,7 @@ class Dense:
         k = self.linear(x, b + "attn_k").reshape(n, shared, -1)
         v = self.linear(x, b + "attn_v").reshape(n, shared, -1)
         gate = None
-        if self.keys.get("ssm.inner_size"):
+        if q.shape[2] == 2 * k.shape[2]:
             q, gate = np.split(q, 2, axis=2)
         if b + "attn_q_norm.weight" in self.w:
             q, k = self.norm(q, b + "attn_q_norm"), self.norm(k, b + "attn_k_norm")
@@ -324,9 +324,12 @@ class Qwen35Moe(Qwen35):
             share = share * self.keys.get("expert_weights_scale", 1.0)
             for e, part in zip(chosen, share, strict=True):
                 out[t] += part * self.expert(b, e, x[t])
-        open_ = sigmoid(x @ self.w[b + "ffn_gate_inp_shexp.weight"])
+        open_ = self.shared_gate(b, x)
         inner = silu(self.linear(x, b + "ffn_gate_shexp")) * self.linear(x, b + "ffn_up_shexp")
         return out + open_[:, None] * self.linear(inner, b + "ffn_down_shexp")
+
+    def shared_gate(self, b: str, x: Array) -> Array:
+        return sigmoid(x @ self.w[b + "ffn_gate_inp_shexp.weight"])
 
     def expert(self, b: str, e: int, x: Array) -> Array:
         x = self.before(x)
@@ -362,6 +365,54 @@ class Qwen3Next(Qwen35Moe):
         return h // (self.keys["ssm.time_step_rank"] // self.keys["ssm.group_count"])
 
 
+class GraniteHybrid(Qwen35Moe):
+    def embed(self, tokens: list[int]) -> Array:
+        return Dense.embed(self, tokens) * self.keys.get("embedding_scale", 1.0)
+
+    def logits(self, tokens: list[int]) -> Array:
+        return super().logits(tokens) / self.keys.get("logit_scale", 1.0)
+
+    def rotate(self, x: Array, angles: Array, size: float) -> Array:
+        turned = self.keys.get("rope.scaling.finetuned", True)
+        return Llama.rotate(self, x, angles, size) if turned else x
+
+    def streams(self, pos: Array, pairs: int) -> Array:
+        return Dense.streams(self, pos, pairs)
+
+    def block(self, i: int, x: Array) -> Array:
+        b, scale = f"blk.{i}.", self.keys.get("residual_scale", 1.0)
+        h = self.norm(x, b + "attn_norm")
+        attends = self.per_layer("attention.head_count_kv", i) > 0
+        x = x + scale * (self.attention(i, h) if attends else self.mamba2(b, h))
+        h = self.norm(x, b + "ffn_norm")
+        experts = b + "ffn_gate_inp.weight" in self.w
+        return x + scale * (self.feed_forward(b, h) if experts else self.ffn(b, h, silu))
+
+    def shared_gate(self, b: str, x: Array) -> Array:
+        return np.ones(len(x))
+
+    def mamba2(self, b: str, x: Array) -> Array:
+        n, heads, groups = len(x), self.keys["ssm.time_step_rank"], self.keys["ssm.group_count"]
+        inner, size = self.keys["ssm.inner_size"], self.keys["ssm.state_size"]
+        channels = inner + 2 * groups * size
+        z, u, dt = np.split(self.linear(x, b + "ssm_in"), [inner, inner + channels], axis=1)
+        u = self.convolve(u, self.w[b + "ssm_conv1d.weight"]) + self.w[b + "ssm_conv1d.bias"]
+        values, keys, queries = np.split(silu(u), [inner, inner + groups * size], axis=1)
+        values = values.reshape(n, heads, -1)
+        keys, queries = keys.reshape(n, groups, size), queries.reshape(n, groups, size)
+        step = np.log1p(np.exp(dt + self.w[b + "ssm_dt.bias"]))
+        out = np.zeros_like(values)
+        for h in range(heads):
+            state, group = np.zeros((values.shape[2], size)), h // (heads // groups)
+            for t in range(n):
+                fade = np.exp(step[t, h] * self.w[b + "ssm_a"][h, 0])
+                state = fade * state + np.outer(step[t, h] * values[t, h], keys[t, group])
+                skip = self.w[b + "ssm_d"][h, 0] * values[t, h]
+                out[t, h] = state @ queries[t, group] + skip
+        out = (out.reshape(n, -1) * silu(z)).reshape(n, groups, -1)
+        return self.linear(self.norm(out, b + "ssm_norm").reshape(n, -1), b + "ssm_out")
+
+
 class Lfm2(Dense):
     last = "token_embd_norm"
 
@@ -385,5 +436,6 @@ KINDS: dict[str, type[Dense]] = {
     "qwen35": Qwen35,
     "qwen35moe": Qwen35Moe,
     "qwen3next": Qwen3Next,
+    "granitehybrid": GraniteHybrid,
     "lfm2": Lfm2,
 }

@@ -28,8 +28,7 @@ int supports(const rr_node* node, char* why, size_t size) {
     if (t->dtype != RR_F32 || t->rank != 3 || !dense_tail(*t, 1))
       return refuse(why, size, "x, b and c need to be f32 of rank 3 and dense along the last axis");
   for (const rr_tensor* t : plain)
-    if (t->dtype != RR_F32 || !dense(*t))
-      return refuse(why, size, "dt and a need to be dense f32");
+    if (t->dtype != RR_F32 || !dense(*t)) return refuse(why, size, "dt and a need to be dense f32");
   if (in[5].dtype != RR_I32 || !dense(in[5]))
     return refuse(why, size, "seq_offsets needs to be dense i32");
   const char* complaint = kept_complaint(in[7], in[6], in[8], in[9]);
@@ -97,8 +96,7 @@ void step_rows(const Task& task, const float* k, const float* d, float decay, co
 
 void step(const Task& task, const Part& part, const float* k, const float* d, float decay,
           const float* from, float* to, const float* c, float* y) {
-  if (part.count == kRows)
-    return step_rows<kRows>(task, k, d, decay, from, to, c, y);
+  if (part.count == kRows) return step_rows<kRows>(task, k, d, decay, from, to, c, y);
   for (int64_t r = 0; r < part.count; ++r)
     step_rows<1>(task, k, d + r, decay, from + r * task.size, to + r * task.size, c,
                  c ? y + r : nullptr);
@@ -143,8 +141,8 @@ void run_part(const Task& task, const Part& part) {
       from = part.work;
     }
     const int64_t age = pass.direct - 1 - t, row = task.batch.first(part.b) + t;
-    float* to = direct ? task.kept.target(part.b, age < task.kept.planes ? age : 0) + at
-                       : part.work;
+    float* to =
+        direct ? task.kept.target(part.b, age < task.kept.planes ? age : 0) + at : part.work;
     const int64_t scalar = row * task.heads + part.head;
     const float *x = head_ptr(*task.x, row, part.head) + part.row,
                 *k = head_ptr(*task.b, row, part.group), *c = head_ptr(*task.c, row, part.group);

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from ...graph import Graph, TensorSpec, Value
 from ...graph.errors import ModelError
 from ..architecture import Want, register_architecture
-from ..blocks import (
-    Rope,
-    attention,
-    attention_memories,
-    attention_shape,
-    attention_wants,
-    ffn,
-    ffn_wants,
-    norm,
-)
+from ..blocks import AttentionShape, Rope, attention_shape
 from ..delta_net import DeltaNetShape, delta_net, delta_net_wants, read_delta_net, recur
 from ..gguf import INT_KINDS, GgufFile
-from ..memories import MemorySpec, Program, RecurrentPart
+from ..memories import Program, RecurrentPart
 from ..recurrent import Hybrid, no_tokens
 from ..step import DRAFT_HEAD, Capacity, StepGraph, StepShape
 
@@ -29,6 +20,7 @@ class Qwen35(Hybrid):
     """Dense Qwen3.5 / 3.6. Files may carry MTP blocks after the trunk."""
 
     name = "qwen35"
+    ffn_norm = "post_attention_norm.weight"
 
     def read(self, file: GgufFile) -> None:
         """Delta-net sizes, rotary sections, which layers are recurrent."""
@@ -72,31 +64,22 @@ class Qwen35(Hybrid):
 
     def wants(self) -> Iterator[Want]:
         """Tensor names and shapes, MTP blocks included."""
-        hp = self.hp
-        yield from self.common_wants()
-        for i in range(hp.n_layer_all):
-            yield Want(f"blk.{i}.attn_norm.weight", (hp.n_embd,))
-            yield Want(f"blk.{i}.post_attention_norm.weight", (hp.n_embd,))
-            yield from self.ffn_wants(i)
-            if i < hp.n_layer and self.recurrent[i]:
-                yield from self.delta_wants(i)
-            else:
-                shape = attention_shape(hp, i, self.rope, gated=True)
-                yield from attention_wants(i, hp.n_embd, shape)
-        for i in range(hp.n_layer, hp.n_layer_all):
+        yield from super().wants()
+        for i in range(self.hp.n_layer, self.hp.n_layer_all):
+            yield from self.layer_wants(i)
             yield from self._mtp_wants(f"blk.{i}.nextn.")
 
-    def delta_wants(self, layer: int) -> Iterator[Want]:
+    def recurrent_wants(self, layer: int) -> Iterator[Want]:
         """The tensors of a delta-net layer."""
         return delta_net_wants(layer, self.hp.n_embd, self.delta)
 
-    def ffn_wants(self, layer: int) -> Iterator[Want]:
-        """The tensors of a block's feed-forward part."""
-        return ffn_wants(layer, self.hp.n_embd, self.hp.n_ff[layer])
+    def recurrent_layer(self, s: StepGraph, layer: int, h: Value) -> Value:
+        """The delta net."""
+        return delta_net(s, layer, h, self.delta)
 
-    def ffn(self, s: StepGraph, layer: int, h: Value) -> Value:
-        """A block's feed-forward part. h: [N, n_embd], normalised; returns the same."""
-        return ffn(s, layer, h)
+    def attention_shape(self, layer: int) -> AttentionShape:
+        """Behind a gate."""
+        return attention_shape(self.hp, layer, self.rope, gated=True)
 
     def _mtp_wants(self, b: str) -> Iterator[Want]:
         n, v = self.hp.n_embd, self.hp.n_vocab
@@ -107,34 +90,10 @@ class Qwen35(Hybrid):
         yield Want(b + "shared_head_head.weight", (v, n), optional=True)
         yield Want(b + "shared_head_norm.weight", (n,), optional=True)
 
-    def trunk(self, s: StepGraph, x: Value) -> Value:
-        """All trunk layers."""
-        for i in range(self.hp.n_layer):
-            x = self._block(s, i, x, recurrent=self.recurrent[i])
-        return x
-
-    def _block(self, s: StepGraph, i: int, x: Value, recurrent: bool) -> Value:
-        g, hp = s.g, self.hp
-        with g.scope(f"blk.{i}"):
-            h = norm(s, x, f"blk.{i}.attn_norm.weight", hp.eps)
-            if recurrent:
-                mixed = delta_net(s, i, h, self.delta)
-            else:
-                mixed = attention(s, i, h, attention_shape(hp, i, self.rope, gated=True))
-            x = g.add(x, mixed, name="attn_residual")
-            h = norm(s, x, f"blk.{i}.post_attention_norm.weight", hp.eps)
-            return g.add(x, self.ffn(s, i, h), name="ffn_residual")
-
     @property
     def parts(self) -> tuple[RecurrentPart, ...]:
         """Those of delta-net layers."""
         return self.delta.memory
-
-    def attention_memory(self, layers: Sequence[int]) -> tuple[MemorySpec, ...]:
-        """Keys and values."""
-        return attention_memories(
-            {i: attention_shape(self.hp, i, self.rope, gated=True) for i in layers}
-        )
 
     def programs(self) -> dict[str, Program]:
         """Also the block that predicts further tokens."""
@@ -170,7 +129,7 @@ class Qwen35(Hybrid):
             r = g.rms_norm(r, s.w(b + "hnorm.weight"), eps=hp.eps, name="hnorm")
             both = g.concat(e, r, axis=1, name="e_h")
             x = g.mul_mat(both, s.w(b + "eh_proj.weight"), name="eh_proj")
-        x = self._block(s, i, x, recurrent=False)
+        x = self.layer(s, i, x)
         last = b + "shared_head_norm.weight"
         self.finish(s, x, last if s.has(last) else "output_norm.weight", self._mtp_head)
         return g

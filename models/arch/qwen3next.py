@@ -30,6 +30,6 @@ class Qwen3Next(Qwen35Moe):
         """Of text alone."""
         return Rope("neox", self.hp.n_rot, self.hp.rope_base, self.hp.rope_scaling)
 
-    def delta_wants(self, layer: int) -> Iterator[Want]:
+    def recurrent_wants(self, layer: int) -> Iterator[Want]:
         """As the file has them."""
         return delta_net_wants(layer, self.hp.n_embd, self.delta, self.whole[layer])

@@ -123,7 +123,7 @@ def test_random_rounds(strategy: str, device: str, window: int, rounds: int) -> 
 
 @pytest.mark.parametrize("variant,strategy", OTHERS)
 def test_random_rounds_of_every_architecture(variant: str, strategy: str) -> None:
-    run(Driver(strategy, "cpu", 3, seed=3, variant=variant), 40)
+    run(Driver(strategy, "cpu", 3, seed=3, variant=variant), 20)
 
 
 def run(driver: Driver, rounds: int) -> None:
