@@ -19,18 +19,22 @@ from .hparams import Hparams, read_hparams
 from .memories import MemorySpec, Program
 from .step import Capacity, StepGraph, StepShape
 
-KERNELS = ("ssm_conv1d.weight", "shortconv.conv.weight")  # of convolutions
+# Of convolutions.
+KERNELS = ("ssm_conv1d.weight", "shortconv.conv.weight")
+KERNELS += ("ssm_conv1d_q.weight", "ssm_conv1d_k.weight", "ssm_conv1d_v.weight")
 # Matrices that converters leave in f32, as vectors.
 _PLAIN = (*KERNELS, "ssm_a", "ssm_d", "ssm_norm.weight")
 
 
 @dataclass(frozen=True)
 class Want:
-    """A tensor that an architecture expects: GGUF name, numpy shape, whether it may be missing."""
+    """A tensor that an architecture expects: GGUF name, numpy shape, whether it may be missing;
+    others: shapes that it may have instead, which the graph makes the same of."""
 
     name: str
     shape: tuple[int, ...]
     optional: bool = False
+    others: tuple[tuple[int, ...], ...] = ()
 
     @property
     def types(self) -> tuple[str, ...]:
@@ -205,7 +209,7 @@ def check_tensors(arch: Architecture, file: GgufFile) -> None:
     wrong = [
         f"{name} has shape {have[name].shape}, expected {w.shape}"
         for name, w in wants.items()
-        if name in have and have[name].shape != w.shape
+        if name in have and have[name].shape not in (w.shape, *w.others)
     ]
     stored = [
         f"{name} is {have[name].dtype.name}, expected {' or '.join(w.types)}"

@@ -158,6 +158,52 @@ def granitehybrid(
     return TinyModel("granitehybrid", keys | dotted(more), w)
 
 
+def kimi_linear(attends: Sequence[int] = (2,), whole: bool = True, **more: Any) -> TinyModel:
+    """Four layers; those named have latent attention, the others four heads of 16 with a decay for
+    each key dimension; experts behind all but the first. whole: with axes of length 1."""
+    w, layers, heads, dim, latent = Weights(9), 4, 4, 16, 24
+    w.ends(tied=False)
+    for i in range(layers):
+        b, inner = f"blk.{i}.", heads * dim
+        w.norm(b + "attn_norm.weight", N_EMBD)
+        w.norm(b + "ffn_norm.weight", N_EMBD)
+        if i == 0:
+            w.ffn(i)
+        else:
+            w.experts(i, 6, 32, 64, fused=False, shared_gate=False)
+            w.vector(b + "exp_probs_b.bias", 6, -0.3, 0.3)
+        w.matrix(b + "attn_output.weight", N_EMBD, inner)
+        if i in attends:
+            w.matrix(b + "attn_q.weight", heads * 20, N_EMBD, 1.5)
+            w.matrix(b + "attn_kv_a_mqa.weight", latent + 8, N_EMBD, 1.5)
+            w.norm(b + "attn_kv_a_norm.weight", latent)
+            w.stack(b + "attn_k_b.weight", heads, latent, 12, 1.5)
+            w.stack(b + "attn_v_b.weight", heads, dim, latent)
+            continue
+        for name in "qkv":
+            w.matrix(b + f"attn_{name}.weight", inner, N_EMBD, 1.5)
+            w.matrix(b + f"ssm_conv1d_{name}.weight", inner, 4, 1.5)
+            if whole:
+                kernel = b + f"ssm_conv1d_{name}.weight"
+                w[kernel] = w[kernel].reshape(1, inner, 1, 4)
+        for name in "fg":
+            w.matrix(b + f"ssm_{name}_a.weight", dim, N_EMBD)
+            w.matrix(b + f"ssm_{name}_b.weight", inner, dim)
+        w.matrix(b + "ssm_beta.weight", heads, N_EMBD)
+        w.vector(b + "ssm_dt.bias", inner, -2.0, 1.0)
+        w.vector(b + "ssm_a", heads, -0.5, -0.02)
+        w[b + "ssm_a"] = w[b + "ssm_a"].reshape((1, 1, heads, 1) if whole else (heads, 1))
+        w.norm(b + "ssm_norm.weight", dim)
+    kv = [1 if i in attends else 0 for i in range(layers)]
+    keys = common_keys(layers, heads, kv, attention__key_length=latent + 8)
+    keys |= {"rope.dimension_count": 8, "attention.kv_lora_rank": latent}
+    keys |= {"attention.key_length_mla": 20, "attention.value_length_mla": dim}
+    keys |= {"kda.head_dim": dim, "ssm.conv_kernel": 4, "leading_dense_block_count": 1}
+    keys |= {"expert_count": 6, "expert_used_count": 2, "expert_feed_forward_length": 32}
+    keys |= {"expert_shared_count": 2, "expert_weights_scale": 1.7, "expert_gating_func": 2}
+    return TinyModel("kimi-linear", keys | dotted(more), w)
+
+
 HYBRIDS: dict[str, Callable[[], TinyModel]] = {
     "qwen35": qwen35,
     "qwen35,v=2k,tied": lambda: qwen35(v_heads=4, tied=True),
@@ -176,6 +222,8 @@ HYBRIDS: dict[str, Callable[[], TinyModel]] = {
     "granitehybrid": granitehybrid,
     "granitehybrid,experts": lambda: granitehybrid(groups=2, experts=6),
     "granitehybrid,rope": lambda: granitehybrid(rope__scaling__finetuned=True),
+    "kimi-linear": kimi_linear,
+    "kimi-linear,short shapes": lambda: kimi_linear(whole=False),
     "lfm2": lfm2,
     "lfm2,wide,untied": lambda: lfm2(width=5, tied=False),
     "lfm2,none attend": lambda: lfm2(attends=()),

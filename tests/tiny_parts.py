@@ -14,7 +14,7 @@ from gguf import GGMLQuantizationType, GGUFValueType, GGUFWriter
 
 N_VOCAB, N_EMBD, N_FF = 288, 64, 96
 SMALL_ROWS = slice(0, 8)
-PLAIN = ("ssm_conv1d", "shortconv.conv", "ffn_gate_inp", "ssm_a", "ssm_d", "ssm_norm")
+PLAIN = ("ssm_conv1d", "shortconv.conv", "ffn_gate_inp", "ssm_norm")
 SMALLEST = {"f32": 1, "f16": 1, "bf16": 1, "q8_0": 32}
 
 
@@ -69,7 +69,8 @@ class TinyModel:
         return out
 
     def _encode(self, name: str, array: np.ndarray) -> tuple[np.ndarray, GGMLQuantizationType]:
-        matrix = array.ndim >= 2 and not any(part in name for part in PLAIN)
+        matrix = array.ndim >= 2 and name.endswith(".weight")
+        matrix = matrix and not any(part in name for part in PLAIN)
         kind = self.kind if matrix and array.shape[-1] % SMALLEST[self.kind] == 0 else "f32"
         stored = GGMLQuantizationType[kind.upper()]
         return gguf.quants.quantize(np.ascontiguousarray(array, np.float32), stored), stored
