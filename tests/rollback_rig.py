@@ -17,7 +17,7 @@ from riverrun.engine.session import Session
 from tiny_models import N_VOCAB, VARIANTS
 
 # Architectures with recurrent layers of each kind.
-HYBRID = ("lfm2", "qwen3next,v=2k", "granitehybrid,experts")
+HYBRID = ("lfm2", "qwen3next,v=2k", "granitehybrid,experts", "kimi-linear")
 STRATEGIES = ("replay", "snapshots", "checkpoint:host", "checkpoint:device")
 # Of the weights; emulated kernels are quickest with blocks.
 STORED = {"cuda": "q8_0"}

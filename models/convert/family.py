@@ -147,7 +147,7 @@ class Family(ABC):
         heads = c.integer("num_attention_heads")
         found: Keys = {
             "block_count": self.n_block,
-            "context_length": c.integer("max_position_embeddings"),
+            "context_length": c.integer("max_position_embeddings", "model_max_length"),
             "embedding_length": c.integer("hidden_size"),
             "attention.head_count": heads,
             "attention.head_count_kv": c.integer("num_key_value_heads", default=heads),
@@ -161,7 +161,7 @@ class Family(ABC):
         n_expert = c.integer("num_local_experts", "num_experts", "n_routed_experts", default=0)
         if n_expert:
             found["expert_count"] = n_expert
-            found["expert_used_count"] = c.integer("num_experts_per_tok")
+            found["expert_used_count"] = c.integer("num_experts_per_tok", "num_experts_per_token")
         return found
 
     def ends(self) -> Table:
