@@ -5,6 +5,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
+# Processes that the test suite runs in, each file in one of them.
+JOBS ?= 2
+PARALLEL := -n $(JOBS) --dist loadfile
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONPATH
@@ -39,10 +42,10 @@ run: $(VENV)/.installed
 	$(BIN)/riverrun run -p "def quicksort(arr):" -n 64 --temp 0 $(ARGS)
 
 test: $(VENV)/.installed $(VENV)/.testing
-	$(BIN)/pytest -m "not full" $(ARGS) </dev/null
+	$(BIN)/pytest $(PARALLEL) -m "not full" $(ARGS) </dev/null
 
 test-full: $(VENV)/.installed $(VENV)/.testing-full
-	$(BIN)/pytest $(ARGS) </dev/null
+	$(BIN)/pytest $(PARALLEL) $(ARGS) </dev/null
 
 # Every case of every op under the address and undefined-behaviour sanitizers, at every level.
 test-asan: $(VENV)/.installed $(VENV)/.testing
@@ -71,7 +74,7 @@ test-emulated: $(VENV)/.installed $(VENV)/.testing
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/emulate --target _cuda
 	ln -sfn $(CURDIR)/build/emulate/_cuda*.so build/emulate/tree/riverrun/
 	ln -sfn "$$(cd / && $(CURDIR)/$(BIN)/python -c 'import riverrun._cpu as m; print(m.__file__)')" build/emulate/tree/riverrun/
-	PYTHONPATH=build/emulate/tree $(BIN)/pytest -m "not full" $(ARGS) tests/emulate tests/cuda </dev/null
+	PYTHONPATH=build/emulate/tree $(BIN)/pytest $(PARALLEL) -m "not full" $(ARGS) tests/emulate tests/cuda </dev/null
 
 check: lint stub-check docs-check
 	$(BIN)/pytest -m "not full" tests/house tests/unit tests/ops </dev/null

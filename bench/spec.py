@@ -71,12 +71,13 @@ class TimedSpeculator(Speculator):
     def __init__(self, session: Session, asked: Speculation) -> None:
         super().__init__(session, asked)
         self.rounds: list[Round] = []
+        self._last: Round | None = None  # the round before, if nothing came after it
 
     def restart(self, keep: bool) -> None:
         """Clear the sequence and the counts; unless `keep`, drafters forget all they learnt."""
         self.clear(0)
         self.statistics_in_all = Statistics()
-        self.rounds = []
+        self.rounds, self._last = [], None
         if not keep:
             for drafter in self.drafters:
                 drafter.forget()
@@ -85,13 +86,19 @@ class TimedSpeculator(Speculator):
     def propose(self, entries: Sequence[Entry], company: int) -> list[Proposal]:
         """The start of a round, which ends the one before."""
         stats, now = self.statistics_in_all, time.perf_counter()
-        if self.rounds:
-            self.rounds[-1].whole_s = now - self.rounds[-1].began
+        if self._last is not None:
+            self._last.whole_s = now - self._last.began
         # Until `finish`, the times hold what they have to be subtracted from.
         this = Round(now, 0, 0, 0.0, stats.draft_s, stats.verify_s, stats.rollback_s)
         this.tokens = self.sequences.memory.rerun(0)
         self.rounds.append(this)
+        self._last = this
         return super().propose(entries, company)
+
+    def note_rest(self, seqs: Sequence[int], company: int, seconds: float) -> None:
+        """A round without drafts, which has no times of its own."""
+        self._last = None
+        super().note_rest(seqs, company, seconds)
 
     def note_pass(self, tokens: int, sequences: int, again: bool, seconds: float) -> None:
         """The pass of the round."""

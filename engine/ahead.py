@@ -5,85 +5,29 @@ On a device that runs by itself a pass is started before the one in front of it 
 device never waits for the host. A token that turns out to be one too many, since its text ended,
 was cancelled or filled its context, is forgotten again: the memory must be able to go back by one
 committed token without running others again (snapshots and replay with n_rs_seq of 1 or more, and
-attention alone)."""
+attention alone). Requests with drafters come here, between rounds with drafts, where passes do not
+overlap."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 import numpy as np
 
-from ..backends import BoundPlan, SplitBackend
+from ..backends import SplitBackend
 from ..graph.errors import BackendError, RiverrunError, Unsupported
 from ..models.step import CANDIDATES, NEXT_TOKEN, StepShape
-from .bound_step import BoundStep, Part
+from .bound_step import Part
 from .buckets import sequence_bucket
-from .request import Request
-from .sampler import DeviceDraw
+from .picking import Flight, PickingPlan
+from .request import Request, by_drafting
 from .sequences import Sequences
 
 UNKNOWN = -1  # a token that the device has picked and the host has not read
-
-
-@dataclass(slots=True, eq=False)
-class Flight:
-    """A pass that was started: its plan, the request of each row, and what it failed with."""
-
-    plan: PickingPlan
-    requests: list[Request]
-    error: BackendError | None = None
-
-    def wait(self) -> None:
-        """Until it is over. Raises BackendError where it failed, each time."""
-        if self.error is None:
-            try:
-                self.plan.bound.finish()
-            except BackendError as error:
-                self.error = error
-        if self.error is not None:
-            raise self.error
-
-
-class PickingPlan:
-    """A bound pass of some sequences that picks their tokens."""
-
-    def __init__(self, bound: BoundPlan, step: BoundStep) -> None:
-        self.bound, self.step = bound, step
-        inputs = bound.inputs
-        self._read, self._write = inputs["token_slots"], inputs["next_slots"]
-        self._position = inputs.get("draw_position")
-        self._draws: list[DeviceDraw] = []
-
-    def fill(self, requests: Sequence[Request], parts: Sequence[Part]) -> None:
-        """The data of a pass."""
-        n = len(parts)
-        self.step.fill(parts, n)
-        seqs = [part.seq for part in parts]
-        self._read[:n], self._write[:n] = seqs, seqs
-        self._read[n:], self._write[n:] = 0, -1
-        if self._position is None:
-            return
-        self._position[:n] = [part.first + 1 for part in parts]
-        draws = [request.draw for request in requests if request.draw is not None]
-        if draws != self._draws:
-            self._ask(draws)
-
-    def _ask(self, draws: list[DeviceDraw]) -> None:
-        """How each row chooses; mostly the same from pass to pass."""
-        self._draws = []  # until all of it is written, should an exception break it off
-        inputs, seeds = self.bound.inputs, self.bound.inputs["seed"].view(np.uint32)
-        for row, draw in enumerate(draws):
-            for name in ("top_k", "temperature", "top_p", "min_p"):
-                inputs[name][row] = getattr(draw, name)
-            seeds[row] = draw.seed & 0xFFFFFFFF, draw.seed >> 32
-        # Rows of padding draw from one candidate.
-        inputs["top_k"][len(draws) :] = 1
-        inputs["temperature"][len(draws) :] = 0.0
-        self._draws = draws
 
 
 class Ahead:
@@ -92,10 +36,11 @@ class Ahead:
     def __init__(self, sequences: Sequences) -> None:
         self.sequences = sequences
         # Two, because the inputs of a pass stay until it is over.
-        self._plans: dict[tuple[int, int], list[PickingPlan]] = {}
+        self._plans: dict[tuple[int, int, bool], list[PickingPlan]] = {}
         self._flying: deque[Flight] = deque()
-        # Those whose newest token the last pass has left on the device.
-        self._handed_on: Sequence[Request] = ()
+        # Requests whose newest token is on the device, while they have so many.
+        self._handed_on: dict[Request, int] = {}
+        self._seconds = 0.0  # of the last pass, where passes do not overlap
         # A split model has no place for the state that tokens are handed on in.
         self._able = not isinstance(sequences.model.backend, SplitBackend)
         # Whether a pass may be started while another runs.
@@ -105,7 +50,7 @@ class Ahead:
         """Compile what a request alone will run; whether its device can choose for it at all."""
         if request.draw is None or self.sequences.plan.options.program != "trunk":
             return False
-        if not self._able:
+        if not self._able or (self.overlaps and request.drafting is not None):
             return False
         try:
             self._plan([request])
@@ -139,7 +84,7 @@ class Ahead:
     def forget(self) -> None:
         """Wait for what was started; tokens that no request has taken are forgotten. What an
         exception has broken off is completed by another call."""
-        self._handed_on = ()
+        self._handed_on = {}
         for flight in self._flying:
             with suppress(BackendError):
                 flight.wait()
@@ -184,7 +129,7 @@ class Ahead:
     def _enter(self, requests: Sequence[Request]) -> None:
         """Complete what is due, and hand the newest tokens to the device where it lacks them."""
         sequences = self.sequences
-        new = [r for r in requests if r not in self._handed_on]
+        new = [r for r in requests if self._handed_on.get(r) != len(r.tokens)]
         for request in new:
             sequences.catch_up(request.seq)
         self._plan(requests)  # makes the state that the tokens lie in
@@ -211,7 +156,9 @@ class Ahead:
             if self.overlaps:
                 plan.bound.start()
             else:
+                began = time.perf_counter()
                 plan.bound.run(len(parts))
+                self._seconds = time.perf_counter() - began
 
         self.sequences.advance(tokens, start, sure=not self.overlaps)
 
@@ -221,16 +168,20 @@ class Ahead:
         flight.wait()
         outputs = flight.plan.bound.outputs
         tokens, largest = (outputs[name][:, 0].tolist() for name in ("token", "largest"))
+        hidden = outputs.get("hidden")
         behind = self._flying[1].requests if len(self._flying) > 1 else ()
         for row, request in enumerate(flight.requests):
             more = request in behind
             # One that leaves takes the token of all passes but the last, which can be forgotten.
             if not request.ending and (more or not request.cancelled):
                 self._take(request, tokens[row], largest[row], more)
+                if request.drafting is not None and request.error is None:
+                    self._watch(request, None if hidden is None else hidden[row : row + 1])
             if not more and (request.ending or request.cancelled):
                 self._go_back(request)
         self._flying.popleft()
-        self._handed_on = flight.requests
+        self._handed_on = {request: len(request.tokens) for request in flight.requests}
+        self._note_rest(flight.requests)
 
     def _take(self, request: Request, token: int, largest: float, more: bool) -> None:
         """Give a request its token; more: a pass that starts from it is under way. An error within
@@ -247,17 +198,30 @@ class Ahead:
             request.fail(error)
         request.changing = False
 
+    def _watch(self, request: Request, hidden: np.ndarray | None) -> None:
+        """Show its drafters the token that was evaluated, the one before the newest. hidden: f32
+        [1, n_embd]. Their error fails the request alone."""
+        drafting, held = request.drafting, self.sequences.last_token(request.seq)
+        assert drafting is not None
+        request.changing = True
+        try:
+            drafting.watch(request.seq, (held,), hidden)
+        except Exception as error:
+            request.fail(error)
+        request.changing = False
+
+    def _note_rest(self, requests: Sequence[Request]) -> None:
+        """Tell drafters of a round without them."""
+        for drafting, group in by_drafting(requests):
+            drafting.note_rest([r.seq for r in group], len(requests), self._seconds)
+
     def _go_back(self, request: Request, failed: bool = False) -> None:
         """Forget what was evaluated beyond the tokens that a request has taken. failed: what its
         passes left behind may be wrong."""
-        sequences, seq, length = self.sequences, request.seq, request.evaluated
-        if sequences.is_lost(seq):
+        if self.sequences.is_lost(request.seq):
             return
         try:
-            if failed or not sequences.can_remove(seq, length):
-                sequences.forget_last(seq, sequences.evaluated(seq) - length)
-            else:
-                sequences.remove(seq, length)
+            self.sequences.shorten(request.seq, request.evaluated, failed)
         except RiverrunError as error:
             request.fail(error)
 
@@ -265,16 +229,18 @@ class Ahead:
         """A plan for so many sequences that no pass in flight uses."""
         greedy = all(r.draw is not None and r.draw.candidates == 1 for r in requests)
         size = sequence_bucket(len(requests), self.sequences.n_seqs)
-        key = size, 1 if greedy else CANDIDATES
+        hidden = any(r.drafting is not None and r.drafting.hidden for r in requests)
+        key = size, 1 if greedy else CANDIDATES, hidden
         plans = self._plans.get(key)
         if plans is None:
             plans = self._plans[key] = [self._bind(*key) for _ in range(1 + self.overlaps)]
         used = [flight.plan for flight in self._flying]
         return next(plan for plan in plans if plan not in used)
 
-    def _bind(self, size: int, candidates: int) -> PickingPlan:
+    def _bind(self, size: int, candidates: int, hidden: bool) -> PickingPlan:
+        """hidden: it gives the rows after the final norm, too."""
         sequences = self.sequences
-        shape = StepShape(size, size, size, candidates=candidates)
+        shape = StepShape(size, size, size, hidden, candidates=candidates)
         plan = sequences.model.plan(shape, sequences.plan.capacity, "step", "ahead")
         if NEXT_TOKEN not in sequences.pools.specs:
             sequences.pools.add({NEXT_TOKEN: plan.states[NEXT_TOKEN]})

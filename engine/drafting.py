@@ -46,6 +46,14 @@ class Drafting(Protocol):
     def watch(self, seq: int, tokens: Sequence[int], hidden: np.ndarray | None) -> None:
         """Further tokens of the text were evaluated."""
 
+    def rests(self, company: int) -> bool:
+        """Begins a round of `company` sequences: whether no drafter would be asked in it, so that a
+        device may choose. Then `watch` for each sequence and `note_rest` follow, else `propose`."""
+
+    def note_rest(self, seqs: Sequence[int], company: int, seconds: float) -> None:
+        """A round without drafts is over, of these sequences, with a pass of `company` tokens that
+        took so long."""
+
     def propose(self, entries: Sequence[Entry], company: int) -> Sequence[Any]:
         """A Proposal for each entry; the pass will have `company` sequences in all."""
 

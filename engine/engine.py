@@ -180,8 +180,9 @@ class Engine:
         """A pass of those that the device chooses for, and one of the others."""
         # One that an interrupted step has left at its end only has to be ended.
         going = [r for r in requests if not r.ending]
-        on_device = [r for r in going if r.on_device]
-        on_host = [r for r in going if not r.on_device]
+        resting = self._rounds.resting(going)
+        on_device = [r for r in going if r in resting or (r.on_device and r.drafting is None)]
+        on_host = [r for r in going if r not in on_device]
         if on_device:
             self._ahead.run(on_device)
         if on_host:
@@ -244,7 +245,7 @@ class Engine:
         if drafting is not None:
             text = [*sequences.tokens(seq), *request.prompt[kept:]]
             drafting.begin(seq, text, sequences.evaluated(seq))
-        request.on_device = drafting is None and self._ahead.prepare(request)
+        request.on_device = self._ahead.prepare(request)
         sequences.prepare(len(work.tokens), seq, hidden)
         request.began_prompt(kept, note)
 
@@ -290,6 +291,9 @@ class Engine:
                 self._roster.fail(request, lost)
                 continue
             self.sequences.drop_pending(request.seq)
+            if request.stage is Stage.DECODING:
+                # A pass may have evaluated the newest token without giving it a next one.
+                self.sequences.shorten(request.seq, request.evaluated)
             if request.drafting is not None and request.stage is Stage.DECODING:
                 held = self.sequences.tokens(request.seq)
                 request.drafting.begin(request.seq, held, len(held))

@@ -194,8 +194,8 @@ class Passes:
         for part in parts:
             self._tokens[part.seq].extend(part.tokens[part.again :])
         if stay:
+            self.memory.commit_all(batch)
             for item in batch:
-                self.memory.commit(item.seq, item.n)
                 del self._due[item.seq][: item.n]
         self._changing.difference_update(seqs)
 

@@ -227,3 +227,12 @@ class Request:
 def _message(error: BaseException) -> str:
     known = isinstance(error, RiverrunError)
     return str(error) if known else f"{type(error).__name__}: {error}"
+
+
+def by_drafting(requests: Sequence[Request]) -> list[tuple[Drafting, list[Request]]]:
+    """Those with drafters, in groups that draft together."""
+    groups: dict[int, tuple[Drafting, list[Request]]] = {}
+    for request in requests:
+        if request.drafting is not None:
+            groups.setdefault(id(request.drafting), (request.drafting, []))[1].append(request)
+    return list(groups.values())

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..graph.errors import RiverrunError
 from .drafting import Drafting, Entry
-from .request import Request
+from .request import Request, by_drafting
 from .rows import Pass
 from .sequences import Sequences
 
@@ -39,7 +39,7 @@ class Rounds:
         if not turns:
             return
         try:
-            self._verify(turns)
+            self._evaluate(turns)
         except RiverrunError as error:
             if len(turns) == 1:
                 turns[0].request.fail(error)
@@ -47,6 +47,15 @@ class Rounds:
             # Which of them the pass failed for is not known, so each runs by itself.
             for turn in turns:
                 self.run([turn.request])
+
+    def resting(self, requests: Sequence[Request]) -> list[Request]:
+        """Those whose drafters would not be asked in the round that begins, so that the device can
+        choose for them."""
+        found: list[Request] = []
+        for drafting, group in by_drafting(requests):
+            if all(r.on_device for r in group) and drafting.rests(len(requests)):
+                found += group
+        return found
 
     def _propose(self, requests: Sequence[Request]) -> list[Turn]:
         """Drafts of every request that has drafters; those that draft together are asked once."""
@@ -73,6 +82,16 @@ class Rounds:
             turn.proposal, turn.drafted = proposal, proposal.tokens
         return []
 
+    def _evaluate(self, turns: Sequence[Turn]) -> None:
+        """The pass of all, and what each request makes of its rows."""
+        if all(turn.proposal is None for turn in turns):
+            items = [(turn.request.seq, (turn.request.token,)) for turn in turns]
+            for turn, row in zip(turns, self.sequences.evaluate(items).logits, strict=True):
+                with self._changing(turn.request):
+                    self._take_one(turn.request, row)
+        else:
+            self._verify(turns)
+
     def _verify(self, turns: Sequence[Turn]) -> None:
         sequences = self.sequences
         hidden = any(d.hidden for d in _draftings(turns))
@@ -96,6 +115,7 @@ class Rounds:
             at = rows.stop
             with self._changing(turn.request):
                 if turn.proposal is None:
+                    self.sequences.commit(turn.request.seq, 1)
                     self._take_one(turn.request, found.logits[rows.start])
                 else:
                     hidden = found.hidden[rows] if found.hidden is not None else None
@@ -113,10 +133,9 @@ class Rounds:
         request.changing = False
 
     def _take_one(self, request: Request, logits: np.ndarray) -> None:
-        position = self.sequences.memory.length(request.seq) + 1
-        token = request.chooser.choose(logits, position)
-        self.sequences.commit(request.seq, 1)
-        request.take(token)
+        """Choose the token behind what the sequence holds."""
+        position = self.sequences.memory.length(request.seq)
+        request.take(request.chooser.choose(logits, position))
 
     def _take_drafts(self, turn: Turn, logits: np.ndarray, hidden: np.ndarray | None) -> None:
         request, taken, ended = turn.request, list[int](), True

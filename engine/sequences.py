@@ -97,6 +97,14 @@ class Sequences(Passes):
         self.memory.lose_last(seq, n)
         self._forget_behind(seq)
 
+    def shorten(self, seq: int, length: int, failed: bool = False) -> None:
+        """Keep the first `length` committed tokens, running them again where the memory cannot go
+        back by itself. failed: what later passes left behind may be wrong."""
+        if failed or not self.can_remove(seq, length):
+            self.forget_last(seq, self.evaluated(seq) - length)
+        else:
+            self.remove(seq, length)
+
     def reuse(self, tokens: Sequence[int], seq: int = 0) -> int:
         """Keep of a sequence what it shares with the start of a prompt, so that only the rest
         of the prompt, one token at least, is left to evaluate; returns the number kept.
@@ -185,8 +193,9 @@ class Sequences(Passes):
         seqs = [seq for seq, _ in tokens]
         parts = [Part(seq, (token,), 0, self.memory.length(seq)) for seq, token in tokens]
         self._changing.update(seqs)
+        batch = [Reservation(seq, 1, int(sure)) for seq in seqs]
         try:
-            self.memory.reserve([Reservation(seq, 1, int(sure)) for seq in seqs])
+            self.memory.reserve(batch)
         except RequestError:
             self._changing.difference_update(seqs)
             raise
@@ -196,10 +205,14 @@ class Sequences(Passes):
             for seq in seqs:
                 self._lose(seq)
             raise
+        self.memory.commit_all(batch)
         for seq, token in tokens:
-            self.memory.commit(seq, 1)
             self._tokens[seq].append(token)
         self._changing.difference_update(seqs)
+
+    def last_token(self, seq: int) -> int:
+        """The newest committed token."""
+        return self._tokens[seq][-1]
 
     def name_last(self, seq: int, token: int) -> None:
         """Say what the last token is that `advance` has evaluated."""

@@ -5,10 +5,14 @@ are Qwen's."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
-from ..graph import Value
+import numpy as np
+
+from ..graph import Graph, Value
 from ..graph.errors import ModelError
 from .architecture import Want
 from .gguf import GgufFile
@@ -22,7 +26,8 @@ MAX_EXPERTS = 1024
 class MoeShape:
     """n_used of n_expert experts a token; widths of each expert by layer and of the shared one,
     0 without; scale multiplies the weights, normalised where `normalize` says so, which `gating`
-    makes of the router's logits ("softmax", "sigmoid"); shared_gate: the shared expert has one."""
+    makes of the router's logits ("softmax", "sigmoid"); shared_gate: the shared expert has one;
+    bias: router and experts have biases; act: "silu" for SwiGLU, or "oai", see `glu_oai`."""
 
     n_expert: int
     n_used: int
@@ -32,16 +37,23 @@ class MoeShape:
     normalize: bool = True
     gating: str = "softmax"
     shared_gate: bool = True
+    bias: bool = False
+    act: str = "silu"
 
 
 GATINGS = {1: "softmax", 2: "sigmoid"}  # values of expert_gating_func
 
 
 def read_moe(
-    file: GgufFile, arch: str, n_layers: int, shared: bool, dense: list[int] | None = None
+    file: GgufFile,
+    arch: str,
+    n_layers: int,
+    shared: bool,
+    dense: list[int] | None = None,
+    gating: str = "softmax",
 ) -> MoeShape:
     """The expert_* keys. shared: whether the architecture has a shared expert; dense: widths that
-    experts have in files that do not tell theirs.
+    experts have in files that do not tell theirs; gating: what files mean that do not tell it.
 
     Raises GgufError for absent or mistyped keys, ModelError for values out of range."""
 
@@ -62,14 +74,13 @@ def read_moe(
         n_ff_shared = count(name, file.get_u32(f"{arch}.{name}"), 1 << 20)
     scale = read_optional(file, f"{arch}.expert_weights_scale") or 1.0
     normalize = file.get_bool(f"{arch}.expert_weights_norm", True)
-    gating = file.get_u32(f"{arch}.expert_gating_func", 1)
-    if gating not in GATINGS:
-        raise ModelError(
-            f"{file.path}: {arch}.expert_gating_func should be 1 (softmax) or 2 (sigmoid), got "
-            f"{gating}"
-        )
-    kind = GATINGS[gating]
-    return MoeShape(experts, used, tuple(n_ff), n_ff_shared, scale, normalize, kind)
+    key = f"{arch}.expert_gating_func"
+    if key in file.metadata:
+        told = file.get_u32(key)
+        if told not in GATINGS:
+            raise ModelError(f"{file.path}: {key} should be 1 (softmax) or 2 (sigmoid), got {told}")
+        gating = GATINGS[told]
+    return MoeShape(experts, used, tuple(n_ff), n_ff_shared, scale, normalize, gating)
 
 
 def moe_wants(layer: int, n_embd: int, m: MoeShape, fused: bool) -> Iterator[Want]:
@@ -77,6 +88,11 @@ def moe_wants(layer: int, n_embd: int, m: MoeShape, fused: bool) -> Iterator[Wan
     rows]."""
     b, n_ff = f"blk.{layer}.", m.n_ff[layer]
     yield Want(b + "ffn_gate_inp.weight", (m.n_expert, n_embd))
+    if m.bias:
+        yield Want(b + "ffn_gate_inp.bias", (m.n_expert,))
+        yield Want(b + "ffn_gate_exps.bias", (m.n_expert, n_ff))
+        yield Want(b + "ffn_up_exps.bias", (m.n_expert, n_ff))
+        yield Want(b + "ffn_down_exps.bias", (m.n_expert, n_embd))
     if fused:
         yield Want(b + "ffn_gate_up_exps.weight", (m.n_expert, 2 * n_ff, n_embd))
     else:
@@ -99,6 +115,8 @@ def moe(s: StepGraph, layer: int, h: Value, m: MoeShape) -> Value:
     h: [N, n_embd], normalised; returns the same shape."""
     g, b, n = s.g, f"blk.{layer}.", s.shape.n_tokens
     logits = g.mul_mat(h, s.w(b + "ffn_gate_inp.weight"), name="ffn_gate_inp")
+    if m.bias:
+        logits = g.add(logits, s.w(b + "ffn_gate_inp.bias"), name="bias")
     weights, ids = g.topk_moe(
         logits,
         s.w(b + "exp_probs_b.bias") if s.has(b + "exp_probs_b.bias") else None,
@@ -109,8 +127,9 @@ def moe(s: StepGraph, layer: int, h: Value, m: MoeShape) -> Value:
         name="route",
     )
     gate, up = _gate_up(s, b, h, ids, m.n_ff[layer])
-    inner = g.swiglu(gate, up, name="ffn_act_exps")
-    each = g.mul_mat_id(inner, s.w(b + "ffn_down_exps.weight"), ids, name="ffn_down_exps")
+    act = g.swiglu if m.act == "silu" else partial(glu_oai, g)
+    inner = act(gate, up, name="ffn_act_exps")
+    each = _chosen(s, b + "ffn_down_exps", inner, ids)
     each = g.mul(each, g.reshape(weights, shape=(n, m.n_used, 1)), name="weighted")
     y = g.sum(each, axis=1, keepdims=False, name="ffn_moe")
     return g.add(y, _shared(s, b, h, m), name="ffn_out") if m.n_ff_shared else y
@@ -126,8 +145,29 @@ def _gate_up(s: StepGraph, b: str, h: Value, ids: Value, n_ff: int) -> tuple[Val
             g.view(both, axis=2, start=0, stop=n_ff),
             g.view(both, axis=2, start=n_ff, stop=2 * n_ff),
         )
-    gate = g.mul_mat_id(h, s.w(b + "ffn_gate_exps.weight"), ids, name="ffn_gate_exps")
-    return gate, g.mul_mat_id(h, s.w(b + "ffn_up_exps.weight"), ids, name="ffn_up_exps")
+    return _chosen(s, b + "ffn_gate_exps", h, ids), _chosen(s, b + "ffn_up_exps", h, ids)
+
+
+def _chosen(s: StepGraph, name: str, x: Value, ids: Value) -> Value:
+    """The product with the chosen experts' matrices, and their biases where there are any."""
+    g, short = s.g, name.rsplit(".", 1)[-1]
+    y = g.mul_mat_id(x, s.w(name + ".weight"), ids, name=short)
+    if not s.has(name + ".bias"):
+        return y
+    bias = s.w(name + ".bias")
+    # A product with a column of ones picks the experts' rows.
+    ones = g.constant(np.ones((s.shape.n_tokens, 1), np.float32))
+    rows = g.reshape(bias, shape=(*bias.shape, 1))
+    return g.add(y, g.mul_mat_id(ones, rows, ids, name="chosen_bias"), name="bias")
+
+
+def glu_oai(g: Graph, gate: Value, up: Value, name: str) -> Value:
+    """c * sigmoid(1.702 c) * (1 + u), c the gate up to 7 and u the other half within -7 .. 7.
+
+    Source: OpenAI 2025, arXiv 2508.10925."""
+    c = g.clamp(gate, min=-math.inf, max=7.0)
+    u = g.scale(g.clamp(up, min=-7.0, max=7.0), factor=1.0, bias=1.0)
+    return g.mul(g.mul(c, g.sigmoid(g.scale(c, factor=1.702))), u, name=name)
 
 
 def _shared(s: StepGraph, b: str, h: Value, m: MoeShape) -> Value:

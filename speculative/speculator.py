@@ -54,6 +54,7 @@ class Speculator:
         self.drafters = [cls.open(setup) for cls in asked.drafters]
         self._trace = find_trace(asked.trace)
         self._longest = max(asked.most(type(d)) for d in self.drafters)
+        self._limits: dict[str, int] = {}  # what `rests` has chosen for the round in progress
         self.hidden = any(d.wants_hidden for d in self.drafters)
         self.statistics_in_all = Statistics()
         self._of_seq = [Statistics() for _ in range(n_seqs)]
@@ -106,6 +107,28 @@ class Speculator:
             logits = found.logits[0]
             self.watch(seq, part, found.hidden)
         return logits
+
+    def rests(self, company: int) -> bool:
+        """Whether no drafter would be asked in a round of `company` sequences, which begins."""
+        if self._trace is not None:
+            return False  # it shows every round
+        self._limits = {d.name: self.limit(d, company) for d in self.drafters}
+        if any(self._limits.values()):
+            return False
+        self._limits = {}
+        return True
+
+    def note_rest(self, seqs: Sequence[int], company: int, seconds: float) -> None:
+        """A round is over in which nobody was asked: its sequences, and its pass of `company`
+        tokens."""
+        self._budget.earn()
+        self._times.note(company, seconds)
+        everything, share = self.statistics_in_all, seconds / company
+        everything.note_round(False, False)
+        everything.verify_s += share * len(seqs)
+        for seq in seqs:
+            self._of_seq[seq].note_round(False, False)
+            self._of_seq[seq].verify_s += share
 
     def propose(self, entries: Sequence[Entry], company: int) -> list[Proposal]:
         """A draft for each entry of a pass of `company` sequences."""
@@ -286,6 +309,9 @@ class Speculator:
 
     def limit(self, drafter: Drafter, company: int) -> int:
         """How many drafts to ask a drafter for; once in each round."""
+        chosen = self._limits.pop(drafter.name, None)
+        if chosen is not None:
+            return chosen
         length = self._lengths[drafter.name]
         return length.choose(company) if self._adaptive else length.most
 

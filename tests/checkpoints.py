@@ -3,6 +3,7 @@ what transformers computes from them."""
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 REASON = "needs transformers and torch: pip install 'riverrun[transformers]'"
 transformers = pytest.importorskip("transformers", minversion="5.17", reason=REASON)
 torch = pytest.importorskip("torch", reason=REASON)
+safetensors = pytest.importorskip("safetensors.torch", reason=REASON)
 
 N_VOCAB = 96
 SIZES: dict[str, Any] = {
@@ -60,6 +62,11 @@ MROPE["mrope_interleaved"] = True
 DELTA: dict[str, Any] = dict(linear_conv_kernel_dim=4, linear_num_key_heads=2, head_dim=16)
 DELTA |= dict(linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=16)
 DELTA |= {"num_hidden_layers": 4, "layer_types": [*["linear_attention"] * 3, "full_attention"]}
+GLM: dict[str, Any] = dict(n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=32)
+GLM |= dict(n_shared_experts=2, first_k_dense_replace=1, routed_scaling_factor=1.5)
+GLM |= dict(head_dim=32, num_mtp_layers=0)
+OSS: dict[str, Any] = dict(num_local_experts=6, num_experts_per_tok=2, sliding_window=8)
+OSS |= dict(head_dim=32)
 SHARED: dict[str, Any] = {"shared_expert_intermediate_size": 48}
 MOE: dict[str, Any] = dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=32)
 NEXT = {name: value for name, value in DELTA.items() if name != "head_dim"} | {"head_dim": 32}
@@ -114,6 +121,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "GraniteMoeHybrid",
         rope() | GRANITE | {"position_embedding_type": "rope"},
     ),
+    "glm4moe": ("Glm4Moe", rope() | GLM),
+    "glm4moe,norms": ("Glm4Moe", rope() | GLM | {"use_qk_norm": True, "attention_bias": True}),
+    "gptoss": ("GptOss", rope() | OSS),
     "smollm3": ("SmolLM3", rope() | {"num_hidden_layers": 5}),
 }
 
@@ -131,14 +141,67 @@ def model(name: str) -> Any:
     config._attn_implementation = "eager"
     torch.manual_seed(sum(name.encode()))
     made = transformers.AutoModelForCausalLM.from_config(config).float().eval()
+    fill(made)
+    return made
+
+
+def fill(made: Any) -> None:
+    """Random weights, and what counts for the choice of experts."""
     with torch.no_grad():
-        for part, weight in made.named_parameters():
+        for part, weight in [*made.named_parameters(), *made.named_buffers()]:
+            if part.endswith("inv_freq"):
+                continue
             if weight.ndim == 1:
                 weight.add_(torch.rand_like(weight) * 0.8 - 0.4)
             else:
                 size = 1.0 if "embed_tokens" in part else 1.5 / weight.shape[-1] ** 0.5
                 weight.normal_(0, size)
+
+
+@cache
+def mtp_block(name: str) -> Any:
+    """The block that predicts further tokens, f32."""
+    layers = pytest.importorskip("transformers.modeling_layers", reason=REASON)
+    if not hasattr(layers, "MtpModel"):
+        pytest.skip("needs a transformers that has blocks of multi-token prediction")
+    torch.manual_seed(1)
+    (made,) = layers.MtpModel(model(name), 1).float().eval().layers
+    fill(made)
     return made
+
+
+def save_with_mtp(name: str, folder: Path) -> Path:
+    """The checkpoint with the block's tensors as GLM's have them: of a layer behind the others."""
+    save(name, folder)
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    behind = model(name).config.num_hidden_layers
+    part = {
+        f"model.layers.{behind}.{key}": weight.clone()
+        for key, weight in (
+            (key.removeprefix("mtp_block.").replace("post_norm.", "shared_head.norm."), weight)
+            for key, weight in mtp_block(name).state_dict().items()
+        )
+    }
+    safetensors.save_file(part, folder / "mtp.safetensors")
+    index["weight_map"] |= dict.fromkeys(part, "mtp.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    config = json.loads((folder / "config.json").read_text())
+    config["num_nextn_predict_layers"] = 1
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def mtp_logits(name: str, tokens: tuple[int, ...], before: np.ndarray) -> np.ndarray:
+    """Logits f32 [n, N_VOCAB] of the block for pairs of a token and the row [H] before it."""
+    main, n = model(name), len(tokens)
+    hidden = torch.full((n, n), -torch.inf).triu(1)[None, None]
+    at = torch.arange(n)[None]
+    with torch.no_grad():
+        embedded = main.get_input_embeddings()(torch.tensor([tokens]))
+        turned = main.get_decoder().rotary_emb(embedded, at)
+        rows = torch.from_numpy(before)[None]
+        out = mtp_block(name)(embedded, rows, turned, hidden, at, None)
+        return main.lm_head(out)[0].numpy()
 
 
 def save(name: str, folder: Path) -> Path:

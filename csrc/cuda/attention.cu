@@ -21,6 +21,7 @@ struct Task {
   int batch, tokens, table_pages, page, kv_heads, group, k_room, splits;
   int64_t pool_pages, limit, window;  // limit: positions of the block table
   Scores scores;
+  const float* sinks;  // of each head, or null
   bool causal, tiled;
   Check first, ascending, position, entry;
 };
@@ -184,6 +185,15 @@ __global__ void __launch_bounds__(kThreads, QN <= 64 ? 2 : 1)
   }
 }
 
+// An element of the result from the sums over all splits, zero where nothing was seen: a head's
+// sink is one more score, whose value is zero.
+__device__ float mean(const Task& task, int head, float sum, float top, float total) {
+  if (total == 0.0f) return 0.0f;
+  if (!task.sinks) return sum / total;
+  const float sink = task.sinks[head], highest = fmaxf(top, sink), keep = expf(top - highest);
+  return sum * keep / (total * keep + expf(sink - highest));
+}
+
 // Elements begin .. end - 1 of the heads of a key head in padding rows become zero.
 __device__ void clear_padding(const Task& task, int kv_head, int start, int step, int begin,
                               int end) {
@@ -259,7 +269,7 @@ __global__ void __launch_bounds__(kMergers)
     __syncthreads();
   }
   float* o = reinterpret_cast<float*>(at_head(task.o, v.token, v.head));
-  if (d < size) o[d] = total == 0.0f ? 0.0f : sum / total;
+  if (d < size) o[d] = mean(task, v.head, sum, top, total);
 }
 
 // Takes the split in tile and s.sum into the sum over the splits before it.
@@ -311,9 +321,8 @@ __global__ void __launch_bounds__(kThreads, QN <= 64 ? 2 : 1) walk_kernel(Task t
     const int r = i / size, d = i % size, vector = place.first + r, member = vector % task.group;
     const int head = head_of(task, kv_head, member);
     const int token = task.offsets[place.b] + vector / task.group;
-    const float total = tile.run_total[r];
     reinterpret_cast<float*>(at_head(task.o, token, head))[d] =
-        total == 0.0f ? 0.0f : s.run[r * 4 * QN + d] / total;
+        mean(task, head, s.run[r * 4 * QN + d], tile.run_top[r], tile.run_total[r]);
   }
 }
 
@@ -411,6 +420,7 @@ Task read_task(const rr_node* node, const Shape& shape, const rr_exec* exec) {
   t.window = attr_int(node, "window", 0);
   t.scores = {static_cast<float>(attr_float(node, "scale", 1.0)),
               static_cast<float>(attr_float(node, "softcap", 0.0))};
+  t.sinks = present(in[6]) ? data<const float>(in[6]) : nullptr;
   t.causal = attr_is(node, "mask", "causal");
   t.tiled = attr_is(node, "heads", "tiled");
   t.first = check(exec, "'seq_offsets' should be 0 at [0], got %lld");
@@ -432,7 +442,8 @@ int supports(const rr_node* node, char* why, size_t size) {
   for (int i = 3; i < 6; ++i)
     if (in[i].dtype != RR_I32 || !dense(in[i]))
       return refuse(why, size, "offsets, positions and block table need to be dense i32");
-  if (present(in[6])) return refuse(why, size, "sinks are not computed on cards");
+  if (present(in[6]) && (in[6].dtype != RR_F32 || !dense(in[6])))
+    return refuse(why, size, "sinks need to be dense f32");
   if (in[2].shape[2] > kMostValues || in[1].shape[2] > kMostValues)
     return refuse(why, size, "keys and values may have at most 512 elements a head");
   if (in[5].shape[1] * attr_int(node, "page", 256) > INT32_MAX - kSplit)

@@ -117,6 +117,12 @@ class Memory(ABC):
         self._commit(seq, n)
         return self.rerun(seq)
 
+    def commit_all(self, batch: Sequence[Reservation]) -> None:
+        """Keep all tokens of a reservation in front of which nothing was pending; no memory refuses
+        that."""
+        for item in batch:
+            self._commit(item.seq, item.n)
+
     def _commit(self, seq: int, n: int) -> None:
         self._length[seq] += n
         self._pending[seq] = 0

@@ -72,6 +72,13 @@ class HybridMemory(Memory):
         """Whether every part can."""
         return all(p.can_commit(seq, n) for p in self.parts)
 
+    def commit_all(self, batch: Sequence[Reservation]) -> None:
+        """Every part keeps them."""
+        for item in batch:
+            super()._commit(item.seq, item.n)
+        for part in self.parts:
+            part.commit_all(batch)
+
     def _commit(self, seq: int, n: int) -> None:
         super()._commit(seq, n)
         for part in self.parts:

@@ -45,6 +45,11 @@ class _Rows(Filler):
         if n:
             self.table[i] = self.cache.block_table[seq]
 
+    def fill_singles(self, seqs: np.ndarray, positions: np.ndarray) -> None:
+        n, table = len(seqs), self.cache.block_table
+        self.table[:n] = table[seqs]
+        self.rows[:n] = table[seqs, positions // PAGE] * PAGE + positions % PAGE
+
     def pad(self, items: int, total: int) -> None:
         self.rows[total:] = -1
 
@@ -98,14 +103,17 @@ class PagedRows(Memory):
         if len(batch) > 1 and len({seq for seq, *_ in batch}) < len(batch):
             return f"sequences of a pass should be distinct, got {[seq for seq, *_ in batch]}"
         wanted, left = 0, dict[int, int]()
-        for seq, n, *_ in batch:
+        for item in batch:
+            seq, n = item.seq, item.n
             start = self._length[seq] + self._pending[seq]
-            if start + n > self.n_ctx:
+            end = start + n
+            if end > self.n_ctx:
                 return (
-                    f"sequence {seq}: {start + n} tokens do not fit in a context of {self.n_ctx}; "
+                    f"sequence {seq}: {end} tokens do not fit in a context of {self.n_ctx}; "
                     "load with a larger context (-c) or shorten the prompt"
                 )
-            wanted += max(0, pages_of(start + n) - self._end[seq])
+            if end > self._end[seq] * PAGE:
+                wanted += pages_of(end) - self._end[seq]
             if n and start % PAGE and self._shared(seq, start, left) is not None:
                 wanted += 1
         return self._shortage(wanted)
@@ -118,6 +126,8 @@ class PagedRows(Memory):
     def _shared(self, seq: int, start: int, left: dict[int, int]) -> int | None:
         """The page that position start lies in, if writing there needs an own copy. left: how many
         owners of each page have been given copies; counts this one in."""
+        if not self.pages.any_shared:
+            return None
         page = self.block_table.item(seq, start // PAGE)
         # When all but one of its owners have left it for copies, the last one keeps it.
         if self.pages.owners(page) - left.get(page, 0) <= 1:
@@ -129,12 +139,15 @@ class PagedRows(Memory):
         """Pages for the new positions and own copies of shared ones, not yet in the block table."""
         fresh, left = list[_Fresh](), dict[int, int]()
         try:
-            for seq, n, *_ in batch:
+            for item in batch:
+                seq, n = item.seq, item.n
                 start = self._length[seq] + self._pending[seq]
                 shared = self._shared(seq, start, left) if n and start % PAGE else None
                 if shared is not None:
                     fresh.append(_Fresh(seq, start // PAGE, self.pages.take(), shared))
                     self._copy_rows(shared, fresh[-1].page, start % PAGE)
+                if start + n <= self._end[seq] * PAGE:
+                    continue
                 for at in range(self._end[seq], pages_of(start + n)):
                     fresh.append(_Fresh(seq, at, self.pages.take(), None))
         except BaseException:

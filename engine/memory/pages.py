@@ -19,12 +19,19 @@ class Pages:
         owners = Counter(held)
         self.n = n
         self._owners = [owners[page] for page in range(n)]
+        # Owners beyond the first of each page; an exception may leave too many, never too few.
+        self._more = sum(owners.values()) - len(owners)
         self._free = [page for page in reversed(range(n)) if not owners[page]]
 
     @property
     def free(self) -> int:
         """How many pages nobody owns."""
         return len(self._free)
+
+    @property
+    def any_shared(self) -> bool:
+        """Whether a page may have several owners."""
+        return self._more > 0
 
     def owners(self, page: int) -> int:
         """How many sequences hold this page."""
@@ -40,13 +47,16 @@ class Pages:
     def share(self, page: int) -> None:
         """One more owner of a page that has one. Raises RequestError for a free page."""
         self._require_owned(page)
+        self._more += 1
         self._owners[page] += 1
 
     def give_back(self, page: int) -> None:
         """One owner less; without any the page is free. Raises RequestError for a free page."""
         self._require_owned(page)
         self._owners[page] -= 1
-        if not self._owners[page]:
+        if self._owners[page]:
+            self._more -= 1
+        else:
             self._free.append(page)
 
     def _require_owned(self, page: int) -> None:

@@ -37,6 +37,11 @@ class _Numbers(Filler):
         for data, value in zip(self.data, self.memory.numbers(part.seq), strict=True):
             data[i] = value
 
+    def fill_singles(self, seqs: np.ndarray, positions: np.ndarray) -> None:
+        numbers = map(self.memory.numbers, seqs.tolist())
+        for data, values in zip(self.data, zip(*numbers, strict=True), strict=True):
+            data[: len(seqs)] = values
+
     def pad(self, items: int, total: int) -> None:
         for data in self.data:
             data[items:] = 0

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from ...graph import Graph, TensorSpec, Value
+from ...graph import Value
 from ...graph.errors import ModelError
 from ..architecture import Want, register_architecture
 from ..blocks import AttentionShape, Rope, attention_shape
 from ..delta_net import DeltaNetShape, delta_net, delta_net_wants, read_delta_net, recur
 from ..gguf import INT_KINDS, GgufFile
-from ..memories import Program, RecurrentPart
+from ..memories import MemorySpec, RecurrentPart
+from ..nextn import NextN
 from ..recurrent import Hybrid, no_tokens
-from ..step import DRAFT_HEAD, Capacity, StepGraph, StepShape
+from ..step import StepGraph
 
 
 @register_architecture
-class Qwen35(Hybrid):
+class Qwen35(NextN, Hybrid):
     """Dense Qwen3.5 / 3.6. Files may carry MTP blocks after the trunk."""
 
     name = "qwen35"
@@ -67,7 +68,7 @@ class Qwen35(Hybrid):
         yield from super().wants()
         for i in range(self.hp.n_layer, self.hp.n_layer_all):
             yield from self.layer_wants(i)
-            yield from self._mtp_wants(f"blk.{i}.nextn.")
+        yield from self.nextn_wants()
 
     def recurrent_wants(self, layer: int) -> Iterator[Want]:
         """The tensors of a delta-net layer."""
@@ -81,64 +82,20 @@ class Qwen35(Hybrid):
         """Behind a gate."""
         return attention_shape(self.hp, layer, self.rope, gated=True)
 
-    def _mtp_wants(self, b: str) -> Iterator[Want]:
-        n, v = self.hp.n_embd, self.hp.n_vocab
-        yield Want(b + "eh_proj.weight", (n, 2 * n))
-        yield Want(b + "enorm.weight", (n,))
-        yield Want(b + "hnorm.weight", (n,))
-        yield Want(b + "embed_tokens.weight", (v, n), optional=True)
-        yield Want(b + "shared_head_head.weight", (v, n), optional=True)
-        yield Want(b + "shared_head_norm.weight", (n,), optional=True)
-
     @property
     def parts(self) -> tuple[RecurrentPart, ...]:
         """Those of delta-net layers."""
         return self.delta.memory
-
-    def programs(self) -> dict[str, Program]:
-        """Also the block that predicts further tokens."""
-        found = super().programs()
-        blocks = range(self.hp.n_layer, self.hp.n_layer_all)
-        found["mtp"] = Program(self.mtp, self.attention_memory(blocks))
-        return found
 
     def fold(self, s: StepGraph, layer: int) -> Value:
         """Convolution and delta rule."""
         gates = no_tokens(s, self.delta.v_heads)
         return recur(s, layer, no_tokens(s, self.delta.channels), gates, gates, self.delta)
 
-    def mtp(self, shape: StepShape, capacity: Capacity, weights: dict[str, TensorSpec]) -> Graph:
-        """The block after the trunk, fed with the embedding of a token and the row before it.
+    def nextn_block(self, s: StepGraph, layer: int, x: Value) -> Value:
+        """A layer that attends."""
+        return self.layer(s, layer, x)
 
-        Its own row after the norm takes that row's place when it goes on by itself."""
-        hp = self.hp
-        if hp.n_layer_all == hp.n_layer:
-            raise ModelError(
-                f"this {self.name} model has no multi-token-prediction block "
-                f"({self.name}.nextn_predict_layers is 0); use another drafter"
-            )
-        s = StepGraph(f"{self.name} mtp n={shape.n_tokens}", shape, capacity, weights)
-        g, i = s.g, hp.n_layer
-        b = f"blk.{i}.nextn."
-        own = b + "embed_tokens.weight"
-        table = s.w(own if s.has(own) else "token_embd.weight")
-        with g.scope("nextn"):
-            e = g.get_rows(table, s.inputs.tokens, name="embed")
-            r = g.input("hidden_in", (shape.n_tokens, hp.n_embd))
-            e = g.rms_norm(e, s.w(b + "enorm.weight"), eps=hp.eps, name="enorm")
-            r = g.rms_norm(r, s.w(b + "hnorm.weight"), eps=hp.eps, name="hnorm")
-            both = g.concat(e, r, axis=1, name="e_h")
-            x = g.mul_mat(both, s.w(b + "eh_proj.weight"), name="eh_proj")
-        x = self.layer(s, i, x)
-        last = b + "shared_head_norm.weight"
-        self.finish(s, x, last if s.has(last) else "output_norm.weight", self._mtp_head)
-        return g
-
-    def draft_head_weight(self, has: Callable[[str], bool]) -> str:
-        """The tensor that the multi-token-prediction block's head multiplies with."""
-        own = f"blk.{self.hp.n_layer}.nextn.shared_head_head.weight"
-        return own if has(own) else self.head_weight(has)
-
-    def _mtp_head(self, s: StepGraph, h: Value) -> Value:
-        name = DRAFT_HEAD if s.shape.head else self.draft_head_weight(s.has)
-        return s.g.mul_mat(h, s.w(name), name="output")
+    def nextn_memories(self) -> tuple[MemorySpec, ...]:
+        """Keys and values."""
+        return self.attention_memory(range(self.hp.n_layer, self.hp.n_layer_all))

@@ -24,16 +24,13 @@ def _cases(contractions: str, numbers: str) -> str:
     return words + rf"|{numbers}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*" + _ENDINGS
 
 
+_MARKS = r"""!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~"""
+_LINE_END = "\r\n"  # as it is, where other patterns have escapes
 _DEEPSEEK3 = (
     r"\p{N}{1,3}",
-    "[一-龥\u3040-ゟ゠-ヿ]+",
-    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^"
-    "\r\n"
-    r"\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+["
-    "\r\n"
-    r"]*|\s*["
-    "\r\n"
-    r"]+|\s+(?!\S)|\s+",
+    "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+    rf"[{_MARKS}][A-Za-z]+|[^{_LINE_END}\p{{L}}\p{{P}}\p{{S}}]?[\p{{L}}\p{{M}}]+"
+    rf"| ?[\p{{P}}\p{{S}}]+[{_LINE_END}]*|\s*[{_LINE_END}]+|\s+(?!\S)|\s+",
 )
 
 # The names of pre-tokenizers that split by these patterns, in this order.

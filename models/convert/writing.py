@@ -258,14 +258,21 @@ def _fill(
         for array in extra.values():
             _put(writer, file, [array], array.nbytes)
         for tensor in tensors:
-            try:
-                _put(writer, file, tensor.pieces(), tensor.nbytes)
-            except ValueError as error:
-                raise _misfit(tensor.sources[0], f"does not fit config.json ({error})") from None
+            _put(writer, file, _values(tensor), tensor.nbytes)
             done += tensor.nbytes
             progress(done, total)
     finally:
         writer.close()
+
+
+def _values(tensor: Planned) -> Iterator[Array]:
+    """The pieces of a tensor. Raises ModelError where the sizes of config.json do not fit it."""
+    try:
+        yield from tensor.pieces()
+    except ModelError:
+        raise
+    except ValueError as error:
+        raise _misfit(tensor.sources[0], f"does not fit config.json ({error})") from None
 
 
 def _put(writer: GGUFWriter, file: BinaryIO, pieces: Any, nbytes: int) -> None:

@@ -237,16 +237,16 @@ def test_nan_in_one_row_ends_that_request_alone(monkeypatch: pytest.MonkeyPatch)
         bad, good = e.submit(PROMPT, **common), e.submit(PROMPTS["p64"]["ids"], **common)
         while len(bad.tokens) < 3 or len(good.tokens) < 3:
             e.step()
-        verify = Sequences.verify
+        evaluate = Sequences.evaluate
 
         def spoiled(self: Sequences, items: Any, *args: Any, **more: Any) -> Any:
-            found = verify(self, items, *args, **more)
+            found = evaluate(self, items, *args, **more)
             row = [seq for seq, _ in items].index(bad.seq)
             found.logits[row, 7] = np.nan
             return found
 
         with monkeypatch.context() as patch:
-            patch.setattr(Sequences, "verify", spoiled)
+            patch.setattr(Sequences, "evaluate", spoiled)
             e.step()
         finish(e)
         assert bad.result is not None and "hold NaN" in bad.result.error
@@ -262,14 +262,14 @@ def test_a_pass_that_fails_for_one_runs_again_for_the_others(
         bad, good = e.submit(PROMPT, **common), e.submit(PROMPTS["p64"]["ids"], **common)
         while not (bad.tokens and good.tokens):
             e.step()
-        verify = Sequences.verify
+        evaluate = Sequences.evaluate
 
         def failing(self: Sequences, items: Any, *args: Any, **more: Any) -> Any:
             if bad.seq in [seq for seq, _ in items]:
                 raise BackendError("kernel 'add' failed")
-            return verify(self, items, *args, **more)
+            return evaluate(self, items, *args, **more)
 
-        monkeypatch.setattr(Sequences, "verify", failing)
+        monkeypatch.setattr(Sequences, "evaluate", failing)
         finish(e)
         assert bad.result is not None and bad.result.error == "kernel 'add' failed"
         assert good.tokens == solo(demo(), {"prompt": PROMPTS["p64"]["ids"], **common}).tokens

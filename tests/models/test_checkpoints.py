@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import riverrun as rr
-from checkpoints import CASES, N_VOCAB, logits, save
+from checkpoints import CASES, N_VOCAB, logits, mtp_logits, save, save_with_mtp
 from riverrun.models.convert import convert
 from rollback_rig import STRATEGIES
 
@@ -46,6 +47,23 @@ def test_logits(load: Callable[[str], rr.Model], name: str) -> None:
     assert np.abs(got - want).max() <= LIMIT * np.abs(want).max()
 
 
+def test_the_block_that_predicts_further_tokens(tmp_path: Path) -> None:
+    folder = save_with_mtp("glm4moe", tmp_path)
+    model = rr.load(convert(folder, tmp_path / "model.gguf", "f32", tokenizer=False), "cpu")
+    before = np.random.default_rng(1).standard_normal((N_TOKENS, 64)).astype(np.float32)
+    kinds = dict(cache_type_k="f32", cache_type_v="f32")
+    session = model.session(N_TOKENS, program="mtp", **kinds)
+    passes = [(0, list(prompt(N_TOKENS)))]
+    got = session.evaluate(passes, want="all", hidden=True, extra={"hidden_in": before}).logits
+    want = mtp_logits("glm4moe", prompt(N_TOKENS), before)
+    assert np.abs(got - want).max() <= LIMIT * np.abs(want).max()
+    options: dict[str, Any] = dict(max_tokens=16, temperature=0)
+    plain = model.generate([1, 2, 3], **options).result
+    drafted = model.generate([1, 2, 3], **options, speculative="mtp").result
+    assert drafted.tokens == plain.tokens
+    assert drafted.timings["draft_n"] > 0
+
+
 PLAIN = [name for name in CASES if "," not in name]
 
 
@@ -70,10 +88,10 @@ def check_drafts(model: rr.Model, kinds: tuple[str, ...], rollback: str) -> None
     """The same text with drafts, of which there are some."""
     options: dict[str, Any] = dict(max_tokens=40, temperature=0)
     options["logit_bias"] = dict.fromkeys(range(3), 1e3)
-    start = [0, 1, 2, 0, 0, 2, 1]
+    start = [0, 1, 2, 0, 0, 2, 1] * 4
     plain = model.generate(start, **options).result
     speculation = rr.Speculation(kinds, draft_max=4, adaptive=False)
-    session = model.session(64, rollback=rollback, n_rs_seq=4)
+    session = model.session(128, rollback=rollback, n_rs_seq=4)
     drafted = model.generate(start, **options, session=session, speculative=speculation).result
     assert drafted.tokens == plain.tokens
     assert len(plain.tokens) == 40

@@ -7,12 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 import riverrun as rr
 from paths import shared
 from riverrun.graph.errors import ModelError, RequestError
 from riverrun.models.convert import convert
+from riverrun.models.convert.arch.gptoss import Blocks
+from riverrun.models.convert.checkpoint import Checkpoint
 from riverrun.models.convert.family import FAMILIES
 from riverrun.models.gguf import open_gguf
 from safetensors_bytes import write_safetensors
@@ -163,7 +166,10 @@ def without(name: str) -> dict[str, np.ndarray]:
         ({"rope_scaling": {"rope_type": "yarn", "factor": "4"}}, ["factor", "a number"]),
         ({"num_hidden_layers": 3}, ["missing layers.2.input_layernorm.weight", "and 5 more"]),
         ({"num_hidden_layers": 1}, ["unknown model.layers.1."]),
-        ({"num_attention_heads": 3, "num_key_value_heads": 1}, ["'model.layers.0.self_attn", "does not fit"]),
+        (
+            {"num_attention_heads": 3, "num_key_value_heads": 1},
+            ["'model.layers.0.self_attn", "does not fit"],
+        ),
     ],
     ids=str,
 )
@@ -275,6 +281,29 @@ def test_every_name_of_a_family_is_known(tmp_path: Path) -> None:
     assert {name for cls in FAMILIES.values() for name in cls.hf} <= set(
         said.replace(";", ",").replace("one of ", ", ").split(", ")
     )
+
+
+# The values of the sixteen codes of a 4-bit float of 2 exponent bits and 1 of mantissa (OCP MX).
+CODES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+
+
+def test_mxfp4_blocks_of_a_checkpoint(tmp_path: Path) -> None:
+    """A byte of a checkpoint holds an element in its lower half and the next one in its upper."""
+    rng = np.random.default_rng(0)
+    nibbles = rng.integers(0, 256, (2, 6, 3, 16)).astype(np.uint8)
+    scales = rng.integers(120, 134, (2, 6, 3)).astype(np.uint8)
+    write_safetensors(tmp_path / "model.safetensors", {"q": nibbles, "s": scales}, "U8")
+    held = Checkpoint(tmp_path).tensors
+    codes = np.stack([nibbles & 15, nibbles >> 4], -1).reshape(2, 6, 3, 32)
+    sign = np.where(codes & 8, -1, 1)
+    want = sign * CODES[codes & 7] * 2.0 ** (scales[..., None].astype(int) - 127)
+    want = want.reshape(2, 6, 96)
+    for start, step in ((0, 1), (0, 2), (1, 2)):
+        how = Blocks(start, step)
+        assert how.shape([nibbles.shape, scales.shape]) == (2, 6 // step, 96)
+        pieces = np.stack(list(how.pieces([held["q"], held["s"]])))
+        got = gguf.quants.dequantize(pieces, gguf.GGMLQuantizationType.MXFP4)
+        assert np.array_equal(got, want[:, start::step])
 
 
 def test_one_file_needs_no_index(tmp_path: Path) -> None:

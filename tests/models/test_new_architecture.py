@@ -37,8 +37,9 @@ def python(top: Path, *command: str) -> subprocess.CompletedProcess[str]:
 def top(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the checkout as somebody leaves it who has followed the page."""
     top = tmp_path_factory.mktemp("checkout")
-    file, *additions = blocks(PAGE, "python")
-    make_tree(top / "package", {"models/arch/postnorm.py": file})
+    file, *additions, family = blocks(PAGE, "python")
+    added = {"models/arch/postnorm.py": file, "models/convert/arch/postnorm.py": family}
+    make_tree(top / "package", added)
     tests = top / "tests"
     (tests / "models").mkdir(parents=True)
     for path in (ROOT / "tests").glob("*.py"):
@@ -98,3 +99,44 @@ print("like any other")
 def test_batches_and_drafts_take_it(top: Path, tmp_path: Path) -> None:
     done = python(top, "-c", DRAFTED, str(tmp_path / "model.gguf"))
     assert (done.returncode, done.stdout) == (0, "like any other\n"), done.stderr
+
+
+CONVERTED = """
+import json
+import sys
+from pathlib import Path
+import numpy as np
+from riverrun.models.convert import convert
+from riverrun.models.gguf import open_gguf
+from safetensors_bytes import write_safetensors
+from tiny_models import VARIANTS
+
+NAMES = {"token_embd": "embed_tokens", "output_norm": "norm", "attn_output": "self_attn.o_proj"}
+NAMES |= {f"attn_{x}": f"self_attn.{x}_proj" for x in "qkv"}
+NAMES |= {f"ffn_{x}": f"mlp.{x}_proj" for x in ("gate", "up", "down")}
+NAMES["post_attention_norm"] = "post_attention_layernorm"
+NAMES["post_ffw_norm"] = "post_feedforward_layernorm"
+folder, tensors, keys = Path(sys.argv[1]), {}, VARIANTS["postnorm"]().keys
+for name, value in VARIANTS["postnorm"]().tensors.items():
+    part = name.removesuffix(".weight").split(".")
+    place = f"model.layers.{part[1]}." if part[0] == "blk" else "model."
+    other = "lm_head" if part[0] == "output" else place + NAMES[part[-1]]
+    tensors[f"{other}.weight"] = value
+write_safetensors(folder / "model.safetensors", tensors, "F32")
+config = {"architectures": ["PostNormForCausalLM"], "num_hidden_layers": 2, "vocab_size": 288}
+config |= {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}
+config |= {"num_key_value_heads": 2, "max_position_embeddings": 512, "rms_norm_eps": 1e-5}
+(folder / "config.json").write_text(json.dumps(config))
+file = open_gguf(convert(folder, folder / "model.gguf", tokenizer=False))
+for name, value in VARIANTS["postnorm"]().tensors.items():
+    found = file.tensors[name].data.view(np.float32).reshape(value.shape)
+    assert np.array_equal(found, value), name
+wrong = [k for k, v in keys.items() if np.float32(file.metadata[f"postnorm.{k}"]) != np.float32(v)]
+assert wrong == []
+print(len(file.tensors), len(tensors))
+"""
+
+
+def test_its_checkpoints_convert(top: Path, tmp_path: Path) -> None:
+    done = python(top, "-c", CONVERTED, str(tmp_path))
+    assert (done.returncode, done.stdout) == (0, "21 21\n"), done.stderr

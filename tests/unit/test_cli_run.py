@@ -158,7 +158,7 @@ def test_debug_shows_the_traceback(
 
 
 def _break_second_step(monkeypatch: pytest.MonkeyPatch, fault: BaseException) -> None:
-    """Whether the device chooses the tokens or the host."""
+    """Of decoding whose tokens the device chooses."""
     calls = []
 
     def breaking(step: Callable[..., object]) -> Callable[..., object]:
@@ -170,8 +170,7 @@ def _break_second_step(monkeypatch: pytest.MonkeyPatch, fault: BaseException) ->
 
         return broken
 
-    for name in ("advance", "verify"):
-        monkeypatch.setattr(Sequences, name, breaking(getattr(Sequences, name)))
+    monkeypatch.setattr(Sequences, "advance", breaking(Sequences.advance))
 
 
 def test_interrupt_keeps_the_text(

@@ -1,0 +1,70 @@
+"""Passes that pick their tokens, as they are filled, started and waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..backends import BoundPlan
+from ..graph.errors import BackendError
+from .bound_step import BoundStep, Part
+from .request import Request
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """A pass that was started: its plan, the request of each row, and what it failed with."""
+
+    plan: PickingPlan
+    requests: list[Request]
+    error: BackendError | None = None
+
+    def wait(self) -> None:
+        """Until it is over. Raises BackendError where it failed, each time."""
+        if self.error is None:
+            try:
+                self.plan.bound.finish()
+            except BackendError as error:
+                self.error = error
+        if self.error is not None:
+            raise self.error
+
+
+class PickingPlan:
+    """A bound pass of some sequences that picks their tokens."""
+
+    def __init__(self, bound: BoundPlan, step: BoundStep) -> None:
+        self.bound, self.step = bound, step
+        inputs = bound.inputs
+        self._read, self._write = inputs["token_slots"], inputs["next_slots"]
+        self._position = inputs.get("draw_position")
+        self._asked: list[Request] = []  # whose draws the inputs hold
+
+    def fill(self, requests: Sequence[Request], parts: Sequence[Part]) -> None:
+        """The data of a pass."""
+        n = len(parts)
+        self.step.fill(parts, n)
+        seqs = [part.seq for part in parts]
+        self._read[:n], self._write[:n] = seqs, seqs
+        self._read[n:], self._write[n:] = 0, -1
+        if self._position is None:
+            return
+        self._position[:n] = [part.first + 1 for part in parts]
+        if requests != self._asked:
+            self._ask(requests)
+
+    def _ask(self, requests: Sequence[Request]) -> None:
+        """How each row chooses; mostly the same from pass to pass."""
+        self._asked = []  # until all of it is written, should an exception break it off
+        draws = [request.draw for request in requests if request.draw is not None]
+        inputs, seeds = self.bound.inputs, self.bound.inputs["seed"].view(np.uint32)
+        for row, draw in enumerate(draws):
+            for name in ("top_k", "temperature", "top_p", "min_p"):
+                inputs[name][row] = getattr(draw, name)
+            seeds[row] = draw.seed & 0xFFFFFFFF, draw.seed >> 32
+        # Rows of padding draw from one candidate.
+        inputs["top_k"][len(draws) :] = 1
+        inputs["temperature"][len(draws) :] = 0.0
+        self._asked = list(requests)

@@ -1,0 +1,175 @@
+"""Vocabularies of checkpoints: ids from the converted metadata against the files' own programs."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from riverrun.graph.errors import ModelError
+from riverrun.models.convert.config import Config
+from riverrun.models.convert.specials import sampling_keys
+from riverrun.models.convert.vocabulary import vocabulary_keys
+from riverrun.models.tokenizer import load_tokenizer
+from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer as Engine
+
+QWEN2 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+WORDS = ["the", "other", "rather", "gathers", "weather", "whether", "together", "leather"]
+WORDS += ["feather", "bother", "12", "345"]
+TEXTS = ["the weather, whether", "  other  leathers\n\n 12345!", "гather ü 🙂 the", ""]
+
+
+def corpus() -> list[str]:
+    rng = random.Random(0)
+    return [" ".join(rng.choices(WORDS, k=12)) for _ in range(60)]
+
+
+def cut(pattern: str) -> pre_tokenizers.PreTokenizer:
+    """As Qwen's files cut, with this pattern."""
+    split = pre_tokenizers.Split(Regex(pattern), "isolated")
+    level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return pre_tokenizers.Sequence([split, level])
+
+
+def byte_level(folder: Path, pattern: str = QWEN2) -> Engine:
+    """A tokenizer.json of byte-level BPE with tokens added behind the trained ones."""
+    made = Engine(models.BPE())
+    made.pre_tokenizer = cut(pattern)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    made.train_from_iterator(
+        corpus(),
+        trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, show_progress=False),
+    )
+    made.add_special_tokens(["<|endoftext|>", "<|im_end|>"])
+    made.add_tokens([AddedToken("<tool>", normalized=False), "<|odd|>"])
+    made.save(str(folder / "tokenizer.json"))
+    return made
+
+
+def keys(folder: Path, size: int, pre: str = "", **config: Any) -> dict[str, Any]:
+    return vocabulary_keys(
+        folder, Config(folder / "config.json", {"vocab_size": size, **config}), pre
+    )
+
+
+def write(folder: Path, name: str, values: dict[str, Any]) -> None:
+    (folder / name).write_text(json.dumps(values))
+
+
+def test_byte_level(tmp_path: Path) -> None:
+    made = byte_level(tmp_path)
+    size = made.get_vocab_size() + 3
+    found = keys(tmp_path, size)
+    assert found["tokenizer.ggml.model"] == "gpt2" and found["tokenizer.ggml.pre"] == "qwen2"
+    at = {text: made.token_to_id(text) for text in ("<|im_end|>", "<tool>", "<|odd|>")}
+    types = found["tokenizer.ggml.token_type"]
+    assert [types[i] for i in at.values()] == [3, 4, 3]
+    assert types[-3:] == [5, 5, 5] and len(types) == len(found["tokenizer.ggml.tokens"]) == size
+    ours = load_tokenizer(found, "x")
+    for text in [*TEXTS, *corpus()[:5], "the<tool> weather<|im_end|>"]:
+        assert ours.encode(text, add_special=False, parse_special=True) == made.encode(text).ids
+
+
+def test_special_ids_and_templates(tmp_path: Path) -> None:
+    made = byte_level(tmp_path)
+    size, ends = made.get_vocab_size(), ["<|im_end|>", "<|endoftext|>", "<tool>"]
+    ids = [made.token_to_id(text) for text in ends]
+    settings = {"eos_token": {"content": "<|im_end|>"}, "pad_token": "<|endoftext|>"}
+    settings |= {"chat_template": "{{ x }}", "add_bos_token": False}
+    write(tmp_path, "tokenizer_config.json", settings)
+    write(tmp_path, "generation_config.json", {"eos_token_id": ids})
+    found = keys(tmp_path, size, bos_token_id=ids[2], mask_token_id=size)
+    named = {key: found[f"tokenizer.ggml.{key}_token_id"] for key in ("eos", "padding", "bos")}
+    assert named == {"eos": ids[0], "padding": ids[1], "bos": ids[2]}
+    assert [found[f"tokenizer.ggml.{key}_token_id"] for key in ("eot", "eom")] == ids[1:]
+    assert found["tokenizer.chat_template"] == "{{ x }}"
+    assert found["tokenizer.ggml.add_bos_token"] is False
+    assert not [key for key in found if "mask" in key]
+
+
+def test_several_templates(tmp_path: Path) -> None:
+    size = byte_level(tmp_path).get_vocab_size()
+    both = [{"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}]
+    write(tmp_path, "tokenizer_config.json", {"chat_template": both})
+    found = keys(tmp_path, size)
+    assert found["tokenizer.chat_template"] == "a"
+    assert found["tokenizer.chat_templates"] == ["tool_use"]
+    assert found["tokenizer.chat_template.tool_use"] == "b"
+    write(tmp_path, "tokenizer_config.json", {})
+    (tmp_path / "chat_template.jinja").write_text("c")
+    assert keys(tmp_path, size)["tokenizer.chat_template"] == "c"
+
+
+def test_unknown_cuts_are_quoted_and_can_be_named(tmp_path: Path) -> None:
+    size = byte_level(tmp_path, r"\w+|\s+").get_vocab_size()
+    with pytest.raises(ModelError, match=r"w\+\|.*give it with --pre"):
+        keys(tmp_path, size)
+    assert keys(tmp_path, size, pre="gpt-2")["tokenizer.ggml.pre"] == "gpt-2"
+
+
+def test_ids_beyond_the_vocabulary_are_refused(tmp_path: Path) -> None:
+    size = byte_level(tmp_path).get_vocab_size()
+    with pytest.raises(ModelError, match=f"holds token {size - 1}, .* is {size - 1}"):
+        keys(tmp_path, size - 1)
+
+
+def test_sentencepiece(tmp_path: Path) -> None:
+    SentencePieceTrainer.train(
+        sentence_iterator=iter(corpus()),
+        model_prefix=str(tmp_path / "tokenizer"),
+        model_type="bpe",
+        vocab_size=300,
+        byte_fallback=True,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        minloglevel=2,
+    )
+    peer = SentencePieceProcessor(model_file=str(tmp_path / "tokenizer.model"))
+    added = {"300": {"content": "<start_of_turn>", "special": True}}
+    write(tmp_path, "tokenizer_config.json", {"bos_token": "<s>", "added_tokens_decoder": added})
+    found = keys(tmp_path, 302)
+    assert found["tokenizer.ggml.model"] == "llama"
+    assert found["tokenizer.ggml.token_type"][:3] == [2, 3, 3]
+    assert found["tokenizer.ggml.token_type"][300:] == [3, 5]
+    ours = load_tokenizer(found, "x")
+    for text in [*TEXTS, *corpus()[:5]]:
+        assert ours.encode(text, add_special=False) == peer.encode(text)
+
+
+def test_characters_with_bytes_from_json(tmp_path: Path) -> None:
+    """As Llama 2's tokenizer.json: scores follow from the merges' order."""
+    made = Engine(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+    made.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
+    )
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256))]
+    trainer = trainers.BpeTrainer(vocab_size=340, special_tokens=tokens, show_progress=False)
+    made.train_from_iterator(corpus(), trainer)
+    made.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    path = tmp_path / "tokenizer.json"
+    made.save(str(path))
+    described = json.loads(path.read_text())
+    described["added_tokens"] = described["added_tokens"][:3]
+    path.write_text(json.dumps(described))
+    found = keys(tmp_path, made.get_vocab_size())
+    assert found["tokenizer.ggml.model"] == "llama"
+    assert found["tokenizer.ggml.add_space_prefix"] is True
+    ours, peer = load_tokenizer(found, "x"), Engine.from_file(str(path))
+    for text in [*TEXTS[:3], *corpus()[:5]]:
+        assert ours.encode(text, add_special=False) == peer.encode(text).ids
+
+
+def test_what_authors_recommend_for_sampling() -> None:
+    found = sampling_keys({"temperature": 1, "top_k": 20, "top_p": 0.95, "do_sample": True})
+    assert found == {
+        "general.sampling.temp": 1.0,
+        "general.sampling.top_k": 20,
+        "general.sampling.top_p": 0.95,
+    }
