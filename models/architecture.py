@@ -20,8 +20,11 @@ from .memories import MemorySpec, Program
 from .step import Capacity, StepGraph, StepShape
 
 # Of convolutions.
-KERNELS = ("ssm_conv1d.weight", "shortconv.conv.weight")
-KERNELS += ("ssm_conv1d_q.weight", "ssm_conv1d_k.weight", "ssm_conv1d_v.weight")
+KERNELS = (
+    "ssm_conv1d.weight",
+    *(f"ssm_conv1d_{name}.weight" for name in "qkv"),
+    "shortconv.conv.weight",
+)
 # Matrices that converters leave in f32, as vectors.
 _PLAIN = (*KERNELS, "ssm_a", "ssm_d", "ssm_norm.weight")
 

@@ -90,9 +90,8 @@ class KimiLinear(Hybrid):
         n, b, inner = self.hp.n_embd, f"blk.{layer}.", self.heads * self.dim
         for name in QUERIES_KEYS_VALUES:
             yield Want(b + f"attn_{name}.weight", (inner, n))
-            others = ((inner, 1, self.width), (1, inner, 1, self.width))
-            kernel = b + f"ssm_conv1d_{name}.weight"
-            yield Want(kernel, (inner, self.width), others=others)
+            kernels = ((inner, 1, self.width), (1, inner, 1, self.width))
+            yield Want(b + f"ssm_conv1d_{name}.weight", (inner, self.width), others=kernels)
         for name in ("f", "g"):
             yield Want(b + f"ssm_{name}_a.weight", (self.dim, n))
             yield Want(b + f"ssm_{name}_b.weight", (inner, self.dim))
