@@ -28,6 +28,7 @@ class KimiLinear(Family):
     arch = "kimi-linear"
     hf = ("KimiLinearForCausalLM",)
     model_types = ("kimi_linear",)
+    context = "model_max_length"
 
     def keys(self) -> Keys:
         """Sizes of both kinds of layers, which are which, experts. Raises ModelError for settings

@@ -34,6 +34,7 @@ class Lfm2(Family):
     arch = "lfm2"
     hf = ("Lfm2ForCausalLM", "LFM2ForCausalLM")
     model_types = ("lfm2",)
+    eps = "norm_eps"
 
     def keys(self) -> Keys:
         """The convolutions' width; no key-value heads in layers that convolve."""
