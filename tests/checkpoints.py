@@ -148,9 +148,10 @@ def model(name: str) -> Any:
 def fill(made: Any) -> None:
     """Random weights, and what counts for the choice of experts."""
     with torch.no_grad():
-        for part, weight in [*made.named_parameters(), *made.named_buffers()]:
-            if part.endswith("inv_freq"):
-                continue
+        choosing = [
+            (n, b) for n, b in made.named_buffers() if n.endswith("e_score_correction_bias")
+        ]
+        for part, weight in [*made.named_parameters(), *choosing]:
             if weight.ndim == 1:
                 weight.add_(torch.rand_like(weight) * 0.8 - 0.4)
             else:

@@ -7,10 +7,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 import riverrun as rr
 from checkpoints import CASES, N_VOCAB, logits, mtp_logits, save, save_with_mtp
+from riverrun.graph.errors import ModelError
 from riverrun.models.convert import convert
 from rollback_rig import STRATEGIES
 
@@ -64,7 +66,30 @@ def test_the_block_that_predicts_further_tokens(tmp_path: Path) -> None:
     assert drafted.timings["draft_n"] > 0
 
 
-PLAIN = [name for name in CASES if "," not in name]
+@pytest.mark.parametrize(
+    ("name", "key", "value", "words"),
+    [
+        ("glm4moe", "glm4moe.leading_dense_block_count", 9, "should be 0 to 3, got 9"),
+        ("glm4moe", "glm4moe.expert_gating_func", 4, "1 (softmax) or 2 (sigmoid), got 4"),
+        ("gptoss", "gpt-oss.attention.sliding_window", 0, "should be 1 or more, got 0"),
+        ("gptoss", "gpt-oss.expert_used_count", 7, "should be 1 to 6, got 7"),
+    ],
+)
+def test_values_out_of_range(tmp_path: Path, name: str, key: str, value: int, words: str) -> None:
+    out = convert(save(name, tmp_path), tmp_path / "model.gguf", "f32", tokenizer=False)
+    gguf.GGUFReader(out, "r+").fields[key].parts[-1][0] = value
+    with pytest.raises(ModelError) as caught:
+        rr.load(out, "cpu")
+    assert key in str(caught.value) and words in str(caught.value)
+
+
+# One of each kind of memory and of attention; the others take longer than they tell.
+DRAFTED = ("mistral", "gemma2", "gptoss", "qwen35moe")
+PLAIN = [
+    name if name in DRAFTED else pytest.param(name, marks=pytest.mark.full)
+    for name in CASES
+    if "," not in name
+]
 
 
 @pytest.mark.parametrize("name", PLAIN)

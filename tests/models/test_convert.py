@@ -16,8 +16,10 @@ from riverrun.graph.errors import ModelError, RequestError
 from riverrun.models.convert import convert
 from riverrun.models.convert.arch.gptoss import Blocks
 from riverrun.models.convert.checkpoint import Checkpoint
-from riverrun.models.convert.family import FAMILIES
+from riverrun.models.convert.config import Config
+from riverrun.models.convert.family import FAMILIES, find_family
 from riverrun.models.gguf import open_gguf
+from riverrun.tools.main import main
 from safetensors_bytes import write_safetensors
 
 N_VOCAB, N_EMBD, N_FF = 264, 64, 96
@@ -180,6 +182,45 @@ def test_configurations_that_do_not_fit(
     assert all(word in said for word in words), said
 
 
+ONLY_FULL = ["full_attention"] * 2
+
+
+@pytest.mark.parametrize(
+    ("family", "more", "words"),
+    [
+        ("Qwen2", {"use_sliding_window": True}, "use_sliding_window should be false"),
+        ("SmolLM3", {"no_rope_layers": [1, 0]}, "no_rope_layers should be 0 for every fourth"),
+        ("SmolLM3", {"use_sliding_window": True}, "use_sliding_window should be false"),
+        ("Qwen3Moe", {"mlp_only_layers": [0]}, "mlp_only_layers should be empty"),
+        ("Qwen3Moe", {"decoder_sparse_step": 2}, "decoder_sparse_step 1"),
+        ("Qwen3Moe", {"norm_topk_prob": False}, "norm_topk_prob should be true"),
+        ("Glm4Moe", {"n_group": 2}, "n_group should be 1, got 2"),
+        ("GptOss", {"layer_types": ONLY_FULL}, "sliding_attention and full_attention in turns"),
+        (
+            "Qwen3_5",
+            {"layer_types": ["x"], "linear_num_value_heads": 2},
+            "a list of 2, got 1 items",
+        ),
+    ],
+    ids=str,
+)
+def test_settings_that_a_file_could_not_tell(
+    tmp_path: Path, family: str, more: dict[str, Any], words: str
+) -> None:
+    sizes = ("conv_kernel_dim", "key_head_dim", "value_head_dim", "num_key_heads")
+    more = {f"linear_{size}": 4 for size in sizes} | more
+    folder = checkpoint(tmp_path / "c", architectures=[f"{family}ForCausalLM"], **more)
+    assert words in message(folder, tmp_path / "x.gguf")
+
+
+def test_factors_are_counted(tmp_path: Path) -> None:
+    scaling = {"rope_type": "longrope", "long_factor": [1.0] * 7, "short_factor": [1.0] * 8}
+    folder = checkpoint(tmp_path / "c", rope_scaling=scaling, architectures=["Phi3ForCausalLM"])
+    read = Config.read(folder)
+    with pytest.raises(ModelError, match="long_factor should be 8 numbers, got 7"):
+        dict(find_family(read)(read).extra())
+
+
 def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "c", without("model.layers.1.mlp.up_proj.weight"))
     assert "missing layers.1.mlp.up_proj.weight" in message(folder, tmp_path / "x.gguf")
@@ -281,6 +322,44 @@ def test_every_name_of_a_family_is_known(tmp_path: Path) -> None:
     assert {name for cls in FAMILIES.values() for name in cls.hf} <= set(
         said.replace(";", ",").replace("one of ", ", ").split(", ")
     )
+
+
+def test_pieces_make_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is read at a time: all rows, or two."""
+    folder, files = checkpoint(tmp_path / "c", kind="BF16"), []
+    for block in (1 << 24, 2 * N_EMBD):
+        monkeypatch.setattr("riverrun.models.convert.checkpoint.BLOCK", block)
+        for outtype in ("bf16", "q8_0"):
+            out = convert(folder, tmp_path / f"{block}.gguf", outtype, tokenizer=False, force=True)
+            files.append(out.read_bytes())
+    assert files[:2] == files[2:]
+    assert files[0] != files[1]
+
+
+def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
+    def interrupt(done: int, total: int) -> None:
+        assert 0 < done < total
+        raise KeyboardInterrupt
+
+    folder = checkpoint(tmp_path / "c")
+    with pytest.raises(KeyboardInterrupt):
+        convert(folder, tmp_path / "x.gguf", tokenizer=False, progress=interrupt)
+    assert [p.name for p in tmp_path.iterdir()] == ["c"]
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, out = str(checkpoint(tmp_path / "c")), tmp_path / "x.gguf"
+    assert main(["convert", folder, str(out), "--outtype", "q4_0"]) == 2
+    assert "--outtype" in capsys.readouterr().err
+    assert main(["convert", folder, str(out)]) == 1
+    assert "neither tokenizer.json nor tokenizer.model" in capsys.readouterr().err
+    assert main(["convert", folder, str(out), "--no-tokenizer", "--name", "small"]) == 0
+    told = capsys.readouterr()
+    assert told.out == "" and f"{out.stat().st_size:,} bytes" in told.err
+    assert open_gguf(out).metadata["general.name"] == "small"
+    assert main(["convert", folder, str(out), "--no-tokenizer"]) == 1
+    assert "replace it with --force" in capsys.readouterr().err
+    assert main(["run", str(out), "--tokens", "1,2", "-n", "2", "--temp", "0", "--json"]) == 0
 
 
 # The values of the sixteen codes of a 4-bit float of 2 exponent bits and 1 of mantissa (OCP MX).
