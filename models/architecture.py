@@ -20,18 +20,28 @@ from .hparams import Hparams, read_hparams
 from .memories import MemorySpec, Program
 from .step import Capacity, StepGraph, StepShape
 
+# Of convolutions.
+KERNELS = (
+    "ssm_conv1d.weight",
+    *(f"ssm_conv1d_{name}.weight" for name in "qkv"),
+    "shortconv.conv.weight",
+)
+# Matrices that converters leave in f32, as vectors.
+_PLAIN = (*KERNELS, "ssm_a", "ssm_d", "ssm_norm.weight")
 _BLOCK = re.compile(r"blk\.(\d{1,9})\.")
 
 
 @dataclass(frozen=True)
 class Want:
     """A tensor that an architecture expects: GGUF name, numpy shape, whether it may be missing;
-    experts: it holds matrices of a mixture, of which a token takes a few."""
+    experts: it holds matrices of a mixture, of which a token takes a few; others: shapes that it
+    may have instead, which the graph makes the same of."""
 
     name: str
     shape: tuple[int, ...]
     optional: bool = False
     experts: bool = False
+    others: tuple[tuple[int, ...], ...] = ()
 
     @property
     def layer(self) -> int | None:
@@ -42,8 +52,8 @@ class Want:
 
     @property
     def types(self) -> tuple[str, ...]:
-        """Types it may be stored in; converters leave vectors and convolution kernels in f32."""
-        plain = len(self.shape) == 1 or self.name.endswith("ssm_conv1d.weight")
+        """Types it may be stored in."""
+        plain = len(self.shape) == 1 or self.name.endswith(_PLAIN)
         return ("f32",) if plain else WEIGHT_TYPES
 
 
@@ -51,9 +61,12 @@ class Architecture(ABC):
     """One `general.architecture`."""
 
     name: ClassVar[str]
+    # Whether files say by attention.head_count_kv 0 which layers do not attend.
+    hybrid: ClassVar[bool] = False
+    output_norm: ClassVar[str] = "output_norm.weight"
 
     def __init__(self, file: GgufFile, n_vocab: int) -> None:
-        self.hp: Hparams = read_hparams(file, self.name, n_vocab)
+        self.hp: Hparams = read_hparams(file, self.name, n_vocab, self.hybrid)
         self.read(file)
 
     @abstractmethod
@@ -87,7 +100,7 @@ class Architecture(ABC):
     def build(self, shape: StepShape, capacity: Capacity, weights: dict[str, TensorSpec]) -> Graph:
         """The graph of one step; outputs "logits" [M, n_vocab] and, if asked, "hidden" [N, E]."""
         s = StepGraph(f"{self.name} n={shape.n_tokens} b={shape.n_seqs}", shape, capacity, weights)
-        self.finish(s, self.trunk(s, self.embed(s)), "output_norm.weight", self.head)
+        self.finish(s, self.trunk(s, self.embed(s)), self.output_norm, self.head)
         return s.g
 
     def ahead(
@@ -112,7 +125,7 @@ class Architecture(ABC):
         Raises GraphError for a `finish` that does not give its logits to StepGraph."""
         name = f"{self.name} ahead b={shape.n_seqs} k={shape.candidates}"
         s = StepGraph(name, shape, capacity, weights, picks=n_vocab)
-        self.finish(s, self.trunk(s, self.embed(s)), "output_norm.weight", self.head)
+        self.finish(s, self.trunk(s, self.embed(s)), self.output_norm, self.head)
         if "token" not in s.g.outputs:
             raise GraphError(
                 f"architecture {self.name!r}: `finish` should give its logits to "
@@ -171,7 +184,7 @@ class Architecture(ABC):
         """Embedding, final norm, head."""
         hp = self.hp
         yield Want("token_embd.weight", (hp.n_vocab, hp.n_embd))
-        yield Want("output_norm.weight", (hp.n_embd,))
+        yield Want(self.output_norm, (hp.n_embd,))
         yield Want("output.weight", (hp.n_vocab, hp.n_embd), optional=True)
 
 
@@ -210,7 +223,7 @@ def check_tensors(arch: Architecture, file: GgufFile) -> None:
     wrong = [
         f"{name} has shape {have[name].shape}, expected {w.shape}"
         for name, w in wants.items()
-        if name in have and have[name].shape != w.shape
+        if name in have and have[name].shape not in (w.shape, *w.others)
     ]
     stored = [
         f"{name} is {have[name].type_name}, expected {' or '.join(w.types)}"

@@ -17,7 +17,9 @@ from .step import StepGraph
 
 @dataclass(frozen=True)
 class DeltaNetShape:
-    """k_heads and v_heads of size `dim`; convolution width; how value heads share key heads."""
+    """k_heads and v_heads of size `dim`; convolution width; how value heads share key heads.
+
+    joint: one tensor gives beta and alpha, for each key head those of all its value heads."""
 
     k_heads: int
     v_heads: int
@@ -25,6 +27,7 @@ class DeltaNetShape:
     width: int
     eps: float
     heads: str
+    joint: bool = False
 
     @property
     def key_dim(self) -> int:
@@ -76,14 +79,23 @@ def read_delta_net(file: GgufFile, arch: str, eps: float, heads: str) -> DeltaNe
     return DeltaNetShape(k_heads, v_heads, dim, width, eps, heads)
 
 
-def delta_net_wants(layer: int, n_embd: int, d: DeltaNetShape) -> Iterator[Want]:
-    """The tensors of `delta_net`, its norm aside."""
+def delta_net_wants(
+    layer: int, n_embd: int, d: DeltaNetShape, whole: bool = False
+) -> Iterator[Want]:
+    """The tensors of `delta_net`, its norm aside. whole: one tensor gives all of queries, keys,
+    values and gates, key head by key head."""
     b = f"blk.{layer}."
-    yield Want(b + "attn_qkv.weight", (d.channels, n_embd))
-    yield Want(b + "attn_gate.weight", (d.value_dim, n_embd))
+    if whole:
+        yield Want(b + "ssm_in.weight", (d.channels + d.value_dim, n_embd))
+    else:
+        yield Want(b + "attn_qkv.weight", (d.channels, n_embd))
+        yield Want(b + "attn_gate.weight", (d.value_dim, n_embd))
     yield Want(b + "ssm_conv1d.weight", (d.channels, d.width))
-    yield Want(b + "ssm_alpha.weight", (d.v_heads, n_embd))
-    yield Want(b + "ssm_beta.weight", (d.v_heads, n_embd))
+    if d.joint:
+        yield Want(b + "ssm_ba.weight", (2 * d.v_heads, n_embd))
+    else:
+        yield Want(b + "ssm_alpha.weight", (d.v_heads, n_embd))
+        yield Want(b + "ssm_beta.weight", (d.v_heads, n_embd))
     yield Want(b + "ssm_dt.bias", (d.v_heads,))
     yield Want(b + "ssm_a", (d.v_heads,))
     yield Want(b + "ssm_norm.weight", (d.dim,))
@@ -93,10 +105,10 @@ def delta_net_wants(layer: int, n_embd: int, d: DeltaNetShape) -> Iterator[Want]
 def delta_net(s: StepGraph, layer: int, h: Value, d: DeltaNetShape) -> Value:
     """One layer over its recurrent memory. h: [N, n_embd], normalised; returns the same shape."""
     g, b, n = s.g, f"blk.{layer}.", s.shape.n_tokens
-    u = g.mul_mat(h, s.w(b + "attn_qkv.weight"), name="attn_qkv")
-    z = g.mul_mat(h, s.w(b + "attn_gate.weight"), name="attn_gate")
-    beta = g.sigmoid(g.mul_mat(h, s.w(b + "ssm_beta.weight"), name="ssm_beta"), name="beta")
-    dt = g.add(g.mul_mat(h, s.w(b + "ssm_alpha.weight"), name="ssm_alpha"), s.w(b + "ssm_dt.bias"))
+    u, z = _projected(s, b, h, d)
+    beta, alpha = _gates(s, b, h, d)
+    beta = g.sigmoid(beta, name="beta")
+    dt = g.add(alpha, s.w(b + "ssm_dt.bias"))
     # ssm_a holds -exp(A_log) already, so that decay is at most 0.
     decay = g.mul(g.softplus(dt, name="dt"), s.w(b + "ssm_a"), name="decay")
     o = recur(s, layer, u, decay, beta, d)
@@ -104,6 +116,42 @@ def delta_net(s: StepGraph, layer: int, h: Value, d: DeltaNetShape) -> Value:
     z = g.reshape(z, shape=(n, d.v_heads, d.dim))
     o = g.reshape(g.swiglu(z, o, name="gated"), shape=(n, d.value_dim))
     return g.mul_mat(o, s.w(b + "ssm_out.weight"), name="ssm_out")
+
+
+def _projected(s: StepGraph, b: str, h: Value, d: DeltaNetShape) -> tuple[Value, Value]:
+    """Queries, keys and values [N, channels], and the gate of the output [N, value_dim]."""
+    g = s.g
+    if not s.has(b + "ssm_in.weight"):
+        u = g.mul_mat(h, s.w(b + "attn_qkv.weight"), name="attn_qkv")
+        return u, g.mul_mat(h, s.w(b + "attn_gate.weight"), name="attn_gate")
+    of_key = d.value_dim // d.k_heads
+    q, k, v, z = _split(s, b + "ssm_in", h, d, (d.dim, d.dim, of_key, of_key))
+    return g.concat(q, k, v, axis=1, name="qkv"), z
+
+
+def _gates(s: StepGraph, b: str, h: Value, d: DeltaNetShape) -> tuple[Value, Value]:
+    """beta, before the sigmoid, and alpha: [N, v_heads] each."""
+    g = s.g
+    if d.joint:
+        of_key = d.v_heads // d.k_heads
+        beta, alpha = _split(s, b + "ssm_ba", h, d, (of_key, of_key))
+        return beta, alpha
+    beta = g.mul_mat(h, s.w(b + "ssm_beta.weight"), name="ssm_beta")
+    return beta, g.mul_mat(h, s.w(b + "ssm_alpha.weight"), name="ssm_alpha")
+
+
+def _split(
+    s: StepGraph, name: str, h: Value, d: DeltaNetShape, sizes: tuple[int, ...]
+) -> list[Value]:
+    """Rows that hold parts of these sizes for each key head, as a [N, k_heads * size] of each."""
+    g, n, start = s.g, s.shape.n_tokens, 0
+    y = g.mul_mat(h, s.w(name + ".weight"), name=name.rsplit(".", 1)[-1])
+    y, parts = g.reshape(y, shape=(n, d.k_heads, sum(sizes))), list[Value]()
+    for size in sizes:
+        part = g.cont(g.view(y, axis=2, start=start, stop=start + size))
+        parts.append(g.reshape(part, shape=(n, d.k_heads * size)))
+        start += size
+    return parts
 
 
 def recur(s: StepGraph, layer: int, u: Value, decay: Value, beta: Value, d: DeltaNetShape) -> Value:

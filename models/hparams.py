@@ -49,8 +49,9 @@ class Hparams:
     attention_scale: float
 
 
-def read_hparams(file: GgufFile, arch: str, n_vocab: int) -> Hparams:
-    """The common keys of architecture `arch`. Raises GgufError or ModelError naming the key."""
+def read_hparams(file: GgufFile, arch: str, n_vocab: int, hybrid: bool = False) -> Hparams:
+    """The common keys of architecture `arch`. hybrid: layers without attention have no key-value
+    heads. Raises GgufError or ModelError naming the key."""
 
     def key(name: str) -> str:
         return f"{arch}.{name}"
@@ -61,7 +62,7 @@ def read_hparams(file: GgufFile, arch: str, n_vocab: int) -> Hparams:
     _in_range(file, key("nextn_predict_layers"), n_mtp, 0, n_all - 1)
     n_embd = file.get_u32(key("embedding_length"))
     _in_range(file, key("embedding_length"), n_embd, 1, 1 << 20)
-    n_head, n_head_kv = _head_counts(file, arch, n_all)
+    n_head, n_head_kv = _head_counts(file, arch, n_all, hybrid)
     dim_k = file.get_u32(key("attention.key_length"), n_embd // n_head[0])
     dim_v = file.get_u32(key("attention.value_length"), n_embd // n_head[0])
     n_rot = file.get_u32(key("rope.dimension_count"), dim_k)
@@ -94,7 +95,9 @@ def read_hparams(file: GgufFile, arch: str, n_vocab: int) -> Hparams:
     )
 
 
-def _head_counts(file: GgufFile, arch: str, n_layers: int) -> tuple[list[int], list[int]]:
+def _head_counts(
+    file: GgufFile, arch: str, n_layers: int, hybrid: bool
+) -> tuple[list[int], list[int]]:
     """Query heads and key-value heads of every layer, the latter by default as many."""
     key, key_kv = f"{arch}.attention.head_count", f"{arch}.attention.head_count_kv"
     n_head = file.get_per_layer(key, n_layers)
@@ -104,7 +107,7 @@ def _head_counts(file: GgufFile, arch: str, n_layers: int) -> tuple[list[int], l
         return n_head, list(n_head)
     n_head_kv = file.get_per_layer(key_kv, n_layers)
     for heads, kv in zip(n_head, n_head_kv, strict=True):
-        if kv < 1 or heads % kv:
+        if kv < (0 if hybrid else 1) or (kv and heads % kv):
             raise ModelError(f"{file.path}: {key_kv} should divide head_count {heads}, got {kv}")
     return n_head, n_head_kv
 

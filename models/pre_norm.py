@@ -23,13 +23,22 @@ from .step import StepGraph
 class PreNorm(Architecture):
     """x += attention(norm(x)); x += feed_forward(norm(x)).
 
-    ffn_norm: the name of the second norm, behind `blk.N.`."""
+    ffn_norm: the name of the second norm, behind `blk.N.`; residual_scale: of what is added."""
 
     ffn_norm = "ffn_norm.weight"
+    residual_scale = 1.0
 
     @abstractmethod
     def attention_shape(self, layer: int) -> AttentionShape:
         """A layer's attention."""
+
+    def mix_wants(self, layer: int) -> Iterator[Want]:
+        """The tensors of what mixes a layer's tokens."""
+        return attention_wants(layer, self.hp.n_embd, self.attention_shape(layer))
+
+    def mix(self, s: StepGraph, layer: int, h: Value) -> Value:
+        """What mixes a layer's tokens. h: [N, n_embd], normalised; returns the same."""
+        return attention(s, layer, h, self.attention_shape(layer))
 
     def ffn_wants(self, layer: int) -> Iterator[Want]:
         """The tensors of a layer's feed-forward part."""
@@ -49,7 +58,7 @@ class PreNorm(Architecture):
         """The tensors of a layer."""
         n = self.hp.n_embd
         yield Want(f"blk.{i}.attn_norm.weight", (n,))
-        yield from attention_wants(i, n, self.attention_shape(i))
+        yield from self.mix_wants(i)
         yield Want(f"blk.{i}.{self.ffn_norm}", (n,))
         yield from self.ffn_wants(i)
 
@@ -64,9 +73,13 @@ class PreNorm(Architecture):
         g, eps = s.g, self.hp.eps
         with g.scope(f"blk.{i}"):
             h = norm(s, x, f"blk.{i}.attn_norm.weight", eps)
-            x = g.add(x, attention(s, i, h, self.attention_shape(i)), name="attn_residual")
+            x = g.add(x, self._scaled(s, self.mix(s, i, h)), name="attn_residual")
             h = norm(s, x, f"blk.{i}.{self.ffn_norm}", eps)
-            return g.add(x, self.ffn(s, i, h), name="ffn_residual")
+            return g.add(x, self._scaled(s, self.ffn(s, i, h)), name="ffn_residual")
+
+    def _scaled(self, s: StepGraph, y: Value) -> Value:
+        scale = self.residual_scale
+        return y if scale == 1.0 else s.g.scale(y, factor=scale, name="residual_scale")
 
     def memories(self) -> tuple[MemorySpec, ...]:
         """Every layer attends."""

@@ -69,6 +69,18 @@ OSS: dict[str, Any] = dict(num_local_experts=6, num_experts_per_tok=2, sliding_w
 OSS |= dict(head_dim=32)
 SHARED: dict[str, Any] = {"shared_expert_intermediate_size": 48}
 MOE: dict[str, Any] = dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=32)
+NEXT = {name: value for name, value in DELTA.items() if name != "head_dim"} | {"head_dim": 32}
+NEXT |= {"norm_topk_prob": True}
+LFM2: dict[str, Any] = dict(layer_types=["conv", "full_attention", "conv"], norm_eps=1e-5)
+LFM2 |= dict(intermediate_size=130, block_multiple_of=32)
+GRANITE: dict[str, Any] = dict(mamba_n_heads=8, mamba_d_head=16, mamba_d_state=16)
+GRANITE |= dict(layer_types=["linear_attention", "full_attention", "linear_attention"])
+GRANITE |= dict(embedding_multiplier=3.0, residual_multiplier=0.6, logits_scaling=1.5)
+GRANITE |= dict(attention_multiplier=0.2, shared_intermediate_size=48, num_local_experts=0)
+KIMI: dict[str, Any] = dict(kv_lora_rank=32, qk_rope_head_dim=8, qk_nope_head_dim=24, v_head_dim=16)
+KIMI |= dict(linear_head_dim=16, linear_num_heads=4, num_key_value_heads=4, num_local_experts=6)
+KIMI |= dict(num_experts_per_tok=2, moe_intermediate_size=32, rms_norm_eps=1e-6)
+KIMI["layer_types"] = ["linear_attention", "full_attention", "linear_attention"]
 
 # What a checkpoint's configuration says beside SIZES, under the name of its class.
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -97,6 +109,18 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "phi3,partial": ("Phi3", rope(partial_rotary_factor=0.5)),
     "qwen35": ("Qwen3_5Text", rope(**MROPE) | DELTA),
     "qwen35moe": ("Qwen3_5MoeText", rope(**MROPE) | DELTA | MOE | SHARED),
+    "qwen3next": ("Qwen3Next", rope(partial_rotary_factor=0.5) | NEXT | MOE | SHARED),
+    "kimi-linear": ("KimiLinear", KIMI),
+    "lfm2": ("Lfm2", rope() | LFM2),
+    "granitehybrid": ("GraniteMoeHybrid", rope() | GRANITE),
+    "granitehybrid,experts": (
+        "GraniteMoeHybrid",
+        rope() | GRANITE | dict(num_local_experts=6, mamba_n_groups=2, tie_word_embeddings=True),
+    ),
+    "granitehybrid,rope": (
+        "GraniteMoeHybrid",
+        rope() | GRANITE | {"position_embedding_type": "rope"},
+    ),
     "glm4moe": ("Glm4Moe", rope() | GLM),
     "glm4moe,norms": ("Glm4Moe", rope() | GLM | {"use_qk_norm": True, "attention_bias": True}),
     "gptoss": ("GptOss", rope() | OSS),

@@ -27,16 +27,17 @@ def drafts(t: int, n_seqs: int) -> list[int]:
     return [t, t // 2 + 1, 1, -(-t // 3)][:n_seqs]
 
 
-def begun(device: str, strategy: str, n_seqs: int, window: int) -> Session:
+def begun(device: str, strategy: str, n_seqs: int, window: int, variant: str = "qwen35") -> Session:
     """A session whose sequences have had a prompt and a round of which one token was rejected, so
     that rings have turned and something is due."""
-    session = tiny("qwen35", device).session(
+    session = tiny(variant, device).session(
         n_ctx=256, n_seqs=n_seqs, rollback=strategy, n_rs_seq=window
     )
     for seq in range(n_seqs):
-        session.evaluate([(seq, plain(device, seq).tokens[: PROMPT[seq]])], want="none")
+        tokens = plain(device, seq, variant=variant).tokens
+        session.evaluate([(seq, tokens[: PROMPT[seq]])], want="none")
         at = session.length(seq)
-        session.verify([(seq, plain(device, seq).tokens[at : at + 3])])
+        session.verify([(seq, tokens[at : at + 3])])
         session.commit(seq, 2)
     return session
 
@@ -89,11 +90,17 @@ def check_commits(
 
 
 def check(
-    device: str, strategy: str, n_seqs: int, window: int, t: int, wanted: Sequence[int]
+    device: str,
+    strategy: str,
+    n_seqs: int,
+    window: int,
+    t: int,
+    wanted: Sequence[int],
+    variant: str = "qwen35",
 ) -> int:
     """Commit each of these numbers of a pass of t tokens; how many were refused."""
-    session = begun(device, strategy, n_seqs, window)
-    likes = [plain(device, seq) for seq in range(n_seqs)]
+    session = begun(device, strategy, n_seqs, window, variant)
+    likes = [plain(device, seq, variant=variant) for seq in range(n_seqs)]
     sizes = drafts(t, n_seqs)
     verify(session, sizes, likes)
     return check_commits(session, strategy, window, sizes, likes, wanted)

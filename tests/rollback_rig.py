@@ -16,6 +16,8 @@ from riverrun.engine.memory import PagedKV
 from riverrun.engine.session import Session
 from tiny_models import N_VOCAB, VARIANTS
 
+# Architectures with recurrent layers of each kind.
+HYBRID = ("lfm2", "qwen3next,v=2k", "granitehybrid,experts", "kimi-linear")
 STRATEGIES = ("replay", "snapshots", "checkpoint:host", "checkpoint:device")
 # Of the weights; emulated kernels are quickest with blocks.
 STORED = {"cuda": "q8_0"}
@@ -71,9 +73,9 @@ class Plain:
 
 
 @cache
-def plain(device: str = "cpu", seed: int = 0, n: int = 600) -> Plain:
-    """Plain decoding of a stream by the tiny hybrid model, computed once."""
-    return Plain(tiny("qwen35", device), stream(seed, n))
+def plain(device: str = "cpu", seed: int = 0, n: int = 600, variant: str = "qwen35") -> Plain:
+    """Plain decoding of a stream by a tiny hybrid model, computed once."""
+    return Plain(tiny(variant, device), stream(seed, n))
 
 
 class Moment:

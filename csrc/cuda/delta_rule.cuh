@@ -6,6 +6,27 @@
 
 namespace {
 
+// Rows of heads, whose leading axes may have gaps; strides in floats.
+struct Heads {
+  float* data;
+  int64_t row, head;
+
+  __device__ float* at(int64_t r, int h) const { return data + r * row + h * head; }
+};
+
+[[maybe_unused]] inline bool aligned(const void* data) {
+  return reinterpret_cast<uintptr_t>(data) % 16 == 0;
+}
+
+[[maybe_unused]] inline bool aligned(const Heads& heads) {
+  return aligned(heads.data) && heads.row % 4 == 0 && heads.head % 4 == 0;
+}
+
+[[maybe_unused]] inline Heads heads_of(const rr_tensor& t) {
+  const int64_t bytes = sizeof(float);
+  return {data<float>(t), t.strides[0] / bytes, t.strides[1] / bytes};
+}
+
 // How the rows of a head of S values lie in a block's registers: kSpan lanes share kRows rows, and
 // each of them has kQuads groups of four neighbouring keys, kSpan groups apart.
 template <int span, int quads, int rows>

@@ -32,14 +32,6 @@ inline int supports_pass(const rr_node* node, char* why, size_t size) {
   return *complaint ? refuse(why, size, complaint) : 1;
 }
 
-// Rows of heads, whose leading axes may have gaps; strides in floats.
-struct Heads {
-  float* data;
-  int64_t row, head;
-
-  __device__ float* at(int64_t r, int h) const { return data + r * row + h * head; }
-};
-
 struct Task {
   Heads q, k, v, o;
   const float *g, *beta;
@@ -374,19 +366,6 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) run_pass(Task task) {
   float none[S::kRows] = {};
   sum_rows<S>(none, rows.out);
   if (rows.to) store_values<S>(rows, rows.to, rows.out, task.scale);
-}
-
-inline bool aligned(const void* data) {
-  return reinterpret_cast<uintptr_t>(data) % 16 == 0;
-}
-
-inline bool aligned(const Heads& heads) {
-  return aligned(heads.data) && heads.row % 4 == 0 && heads.head % 4 == 0;
-}
-
-inline Heads heads_of(const rr_tensor& t) {
-  const int64_t bytes = sizeof(float);
-  return {data<float>(t), t.strides[0] / bytes, t.strides[1] / bytes};
 }
 
 inline Task read_task(const rr_node* node, const rr_exec* exec) {

@@ -116,12 +116,15 @@ def experts(has: Has, prefix: str = "mlp.") -> Table:
 class Family(ABC):
     """Checkpoints of one kind. arch: the file's general.architecture; hf: names that the
     checkpoints' `architectures` have; model_types: their `model_type`, where a checkpoint has no
-    architecture of these names; mixture: all blocks have experts, so that intermediate_size may be
-    absent; defaults: what config.json leaves out where it is this."""
+    architecture of these names; eps, context: what their norms' eps and their context's length are
+    called; mixture: all blocks have experts, so that intermediate_size may be absent; defaults:
+    what config.json leaves out where it is this."""
 
     arch: ClassVar[str]
     hf: ClassVar[tuple[str, ...]]
     model_types: ClassVar[tuple[str, ...]] = ()
+    eps: ClassVar[str] = "rms_norm_eps"
+    context: ClassVar[str] = "max_position_embeddings"
     mixture: ClassVar[bool] = False
     defaults: ClassVar[dict[str, Any]] = {}
 
@@ -147,11 +150,11 @@ class Family(ABC):
         heads = c.integer("num_attention_heads")
         found: Keys = {
             "block_count": self.n_block,
-            "context_length": c.integer("max_position_embeddings"),
+            "context_length": c.integer(self.context),
             "embedding_length": c.integer("hidden_size"),
             "attention.head_count": heads,
             "attention.head_count_kv": c.integer("num_key_value_heads", default=heads),
-            "attention.layer_norm_rms_epsilon": c.number("rms_norm_eps"),
+            "attention.layer_norm_rms_epsilon": c.number(self.eps),
             **rope_keys(c),
         }
         if not self.mixture or c.get("intermediate_size") is not None:
@@ -161,7 +164,7 @@ class Family(ABC):
         n_expert = c.integer("num_local_experts", "num_experts", "n_routed_experts", default=0)
         if n_expert:
             found["expert_count"] = n_expert
-            found["expert_used_count"] = c.integer("num_experts_per_tok")
+            found["expert_used_count"] = c.integer("num_experts_per_tok", "num_experts_per_token")
         return found
 
     def ends(self) -> Table:

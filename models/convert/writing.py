@@ -15,7 +15,7 @@ import numpy as np
 from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType
 
 from ...graph.errors import ModelError, RequestError
-from ..architecture import check_tensors, find_architecture
+from ..architecture import KERNELS, check_tensors, find_architecture
 from ..gguf import open_gguf
 from .checkpoint import Array, Checkpoint, Shape, Source
 from .config import Config, read_json
@@ -28,7 +28,7 @@ OUTTYPES = ("auto", "f32", "f16", "bf16", "q8_0")
 _FILE_TYPES = {"f32": LlamaFileType.ALL_F32, "f16": LlamaFileType.MOSTLY_F16}
 _FILE_TYPES |= {"bf16": LlamaFileType.MOSTLY_BF16, "q8_0": LlamaFileType.MOSTLY_Q8_0}
 # Matrices that every program reads as f32.
-_ALWAYS_F32 = ("_norm.weight", "ffn_gate_inp.weight", "ssm_conv1d.weight")
+_ALWAYS_F32 = ("_norm.weight", "ffn_gate_inp.weight", *KERNELS)
 _BYTES_OF_DATA = 1 << 20  # kept free beside the tensors, for metadata
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from rollback_matrix import CASES, check
-from rollback_rig import forgettable
+from rollback_rig import HYBRID, STRATEGIES, forgettable
 
 # The longest passes take the reference a while; test_reference_every_commit has them all.
 THINNED = [case for case in CASES if case.values[3] < 65 or case.values[1:3] == (1, 8)]
@@ -17,6 +17,13 @@ def test_every_commit_equals_plain_decoding(
     refused = check("cpu", strategy, n_seqs, window, t, range(t + 1))
     if n_seqs == 1:
         assert refused == t - forgettable(strategy, window, t)
+
+
+@pytest.mark.parametrize("variant", HYBRID)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_kind_of_recurrent_layer(strategy: str, variant: str) -> None:
+    for n_seqs, window, t in ((1, 3, 4), (4, 3, 9)):
+        check("cpu", strategy, n_seqs, window, t, range(t + 1), variant)
 
 
 @pytest.mark.parametrize("strategy,n_seqs,window,t", THINNED)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from riverrun.engine.session import Session
 from riverrun.graph.errors import RequestError
-from rollback_rig import STRATEGIES, Moment, Plain, forgettable, peek, plain, tiny
+from rollback_rig import HYBRID, STRATEGIES, Moment, Plain, forgettable, peek, plain, tiny
 from tiny_models import N_VOCAB
 
 N_SEQS, MOST = 3, 120
@@ -16,16 +16,19 @@ RUNS = [
     *((strategy, "cpu", window, 300) for strategy in STRATEGIES for window in (3, 8)),
     *((strategy, "reference", 4, 30) for strategy in STRATEGIES),
 ]
+OTHERS = [(variant, strategy) for variant in HYBRID for strategy in STRATEGIES]
 
 
 class Driver:
     """Takes random steps in a session whose sequences each commit a prefix of their stream."""
 
-    def __init__(self, strategy: str, device: str, window: int, seed: int) -> None:
+    def __init__(
+        self, strategy: str, device: str, window: int, seed: int, variant: str = "qwen35"
+    ) -> None:
         self.rng = random.Random(seed)
         self.strategy, self.window = strategy, window
-        self.likes: list[Plain] = [plain(device, seq) for seq in range(N_SEQS)]
-        model = tiny("qwen35", device)
+        self.likes: list[Plain] = [plain(device, seq, variant=variant) for seq in range(N_SEQS)]
+        model = tiny(variant, device)
         self.session: Session = model.session(
             n_ctx=256, n_seqs=N_SEQS, rollback=strategy, n_rs_seq=window
         )
@@ -115,7 +118,16 @@ class Driver:
 
 @pytest.mark.parametrize("strategy,device,window,rounds", RUNS)
 def test_random_rounds(strategy: str, device: str, window: int, rounds: int) -> None:
-    driver = Driver(strategy, device, window, seed=window)
+    run(Driver(strategy, device, window, seed=window), rounds)
+
+
+@pytest.mark.parametrize("variant,strategy", OTHERS)
+def test_random_rounds_of_every_architecture(variant: str, strategy: str) -> None:
+    run(Driver(strategy, "cpu", 3, seed=3, variant=variant), 20)
+
+
+def run(driver: Driver, rounds: int) -> None:
+    """Random rounds, each of which leaves what plain decoding leaves."""
     for _ in range(rounds):
         driver.round()
         if driver.rng.random() < 0.3:

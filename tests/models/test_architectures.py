@@ -195,6 +195,11 @@ SETTINGS: dict[str, tuple[str, Callable[[TinyModel], None]]] = {
     "global scaling": ("gemma3,linear", _without("rope.scaling.factor")),
     "pattern": ("gemma3,pattern", _without("attention.sliding_window_pattern")),
     "sections": ("qwen35,sections", _with("rope.dimension_sections", [2, 1, 1, 0])),
+    "scale of embeddings": ("granitehybrid", _without("embedding_scale")),
+    "scale of residuals": ("granitehybrid", _without("residual_scale")),
+    "scale of logits": ("granitehybrid", _without("logit_scale")),
+    "scale of scores": ("granitehybrid", _without("attention.scale")),
+    "no rotation": ("granitehybrid", _without("rope.scaling.finetuned")),
     "experts": ("qwen35moe", _with("expert_used_count", 3)),
     "experts' scale": ("qwen35moe,scale", _without("expert_weights_scale")),
 }

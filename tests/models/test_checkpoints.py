@@ -14,6 +14,7 @@ import riverrun as rr
 from checkpoints import CASES, N_VOCAB, logits, mtp_logits, save, save_with_mtp
 from riverrun.graph.errors import ModelError
 from riverrun.models.convert import convert
+from rollback_rig import STRATEGIES
 
 N_TOKENS = 40
 # Relative to the largest logit. Either side computes in f32, and may be off by the 5e-5 that the
@@ -94,12 +95,29 @@ PLAIN = [
 @pytest.mark.parametrize("name", PLAIN)
 def test_drafts_change_no_token(load: Callable[[str], rr.Model], name: str) -> None:
     """Three tokens alone are allowed, so that the text repeats itself."""
+    check_drafts(load(name), ("ngram-cache",), "auto")
+
+
+HYBRID = ("lfm2", "qwen3next", "granitehybrid,experts", "kimi-linear")
+
+
+@pytest.mark.parametrize("rollback", STRATEGIES)
+@pytest.mark.parametrize("name", HYBRID)
+def test_drafts_change_no_token_of_recurrent_layers(
+    load: Callable[[str], rr.Model], name: str, rollback: str
+) -> None:
+    check_drafts(load(name), ("ngram-mod", "ngram-simple", "ngram-cache"), rollback)
+
+
+def check_drafts(model: rr.Model, kinds: tuple[str, ...], rollback: str) -> None:
+    """The same text with drafts, of which there are some."""
     options: dict[str, Any] = dict(max_tokens=40, temperature=0)
     options["logit_bias"] = dict.fromkeys(range(3), 1e3)
     start = [0, 1, 2, 0, 0, 2, 1] * 4
-    plain = load(name).generate(start, **options).result
-    speculative = rr.Speculation(("ngram-cache",), draft_max=4, adaptive=False)
-    drafted = load(name).generate(start, **options, speculative=speculative).result
+    plain = model.generate(start, **options).result
+    speculation = rr.Speculation(kinds, draft_max=4, adaptive=False)
+    session = model.session(128, rollback=rollback, n_rs_seq=4)
+    drafted = model.generate(start, **options, session=session, speculative=speculation).result
     assert drafted.tokens == plain.tokens
     assert len(plain.tokens) == 40
     assert drafted.timings["draft_n"] > 0

@@ -107,6 +107,19 @@ VALUES: list[tuple[str, str, Any, str]] = [
     ("qwen35", "ssm.conv_kernel", 1, "2 to 64, got 1"),
     ("qwen35", "ssm.conv_kernel", 65, "2 to 64, got 65"),
     ("qwen35", "ssm.inner_size", 48, "state_size * time_step_rank = 32"),
+    ("granitehybrid", "ssm.state_size", 0, "1 to 4096, got 0"),
+    ("granitehybrid", "ssm.conv_kernel", 1, "2 to 64, got 1"),
+    ("granitehybrid", "ssm.time_step_rank", 5, "divide inner_size 96"),
+    ("granitehybrid", "residual_scale", -1.0, "above 0, got -1.0"),
+    ("kimi-linear", "kda.head_dim", 0, "1 to 4096, got 0"),
+    ("kimi-linear", "ssm.conv_kernel", 1, "2 to 64, got 1"),
+    ("kimi-linear", "attention.kv_lora_rank", 0, "1 to 4096, got 0"),
+    ("kimi-linear", "attention.key_length_mla", 8, "above rope.dimension_count 8, got 8"),
+    ("kimi-linear", "attention.key_length", 40, "rope.dimension_count = 32, got 40"),
+    ("lfm2", "shortconv.l_cache", 1, "2 to 64, got 1"),
+    ("lfm2", "attention.causal", False, "true, got false"),
+    ("lfm2", "attention.sliding_window", 8, "absent or 0, got 8"),
+    ("lfm2", KV, [0, 0, 3, 0], "divide head_count 4, got 3"),
 ]
 
 
@@ -177,6 +190,7 @@ def test_keys_of_the_wrong_type(tmp_path: Path, variant: str, key: str, value: A
     [
         *(("llama", k) for k in ("block_count", "embedding_length", "context_length", HEADS, EPS)),
         ("gemma3", "attention.sliding_window"),
+        ("lfm2", "shortconv.l_cache"),
         ("qwen35", "rope.dimension_sections"),
         *(("qwen35", f"ssm.{k}") for k in ("state_size", "group_count", "time_step_rank")),
         *(("qwen35", f"ssm.{k}") for k in ("conv_kernel", "inner_size")),

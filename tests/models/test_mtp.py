@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from riverrun.graph.errors import GraphError, ModelError, RequestError
 from riverrun.models.load import _first_rows as first_rows
 from riverrun.models.load import load_file
 from riverrun.models.step import DRAFT_HEAD, Capacity, StepShape
-from tiny_models import N_EMBD, N_VOCAB, TinyModel, llama, qwen35, qwen35moe
+from tiny_models import N_EMBD, N_VOCAB, TinyModel, llama, qwen3next, qwen35, qwen35moe
 
 ARRAYS = np.load(DATA / "golden.npz")
 LIMITS = {"reference": 2e-3, "cpu": 0.1}
@@ -84,8 +84,8 @@ def with_parts(model: TinyModel, parts: str) -> TinyModel:
 
 @cache
 def tiny(arch: str, parts: str, tied: bool) -> TinyModel:
-    make = qwen35(mtp=1, tied=tied) if arch == "qwen35" else qwen35moe(mtp=1)
-    return with_parts(make, parts)
+    make = {"qwen35": partial(qwen35, tied=tied), "qwen35moe": qwen35moe, "qwen3next": qwen3next}
+    return with_parts(make[arch](mtp=1), parts)
 
 
 def pairs() -> tuple[list[int], np.ndarray]:
@@ -114,7 +114,7 @@ def test_dense_pass(tmp_path: Path, device: str, arch: str, parts: str) -> None:
     near(hidden, want_hidden, EXACT[device])
 
 
-@pytest.mark.parametrize("arch", ["qwen35", "qwen35moe"])
+@pytest.mark.parametrize("arch", ["qwen35", "qwen35moe", "qwen3next"])
 @pytest.mark.parametrize("device", EXACT)
 def test_after_the_trunk_in_pieces(tmp_path: Path, device: str, arch: str) -> None:
     """Fed with the trunk's own rows, in passes of 1, 5 and the rest, as in one pass."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from demo import demo
-from rollback_rig import STRATEGIES, tiny
+from rollback_rig import HYBRID, STRATEGIES, tiny
 from spec_rig import (
     GREEDY,
     KINDS,
@@ -143,7 +143,7 @@ def test_gates(name: str, kwargs: dict[str, Any]) -> None:
 @pytest.mark.parametrize("wrong_at", [None, 0, 1, 3, 7])
 @pytest.mark.parametrize(
     "variant,rollback",
-    [*product(("qwen35", "qwen35moe"), STRATEGIES), ("llama", "auto"), ("gemma3", "auto")],
+    [*product(("qwen35", "qwen35moe", *HYBRID), STRATEGIES), ("llama", "auto"), ("gemma3", "auto")],
 )
 def test_scripts_on_other_architectures(variant: str, rollback: str, wrong_at: int | None) -> None:
     model, prompt, n = tiny(variant), [5, 9, 100, 42], 120

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import ClassVar
 
 import numpy as np
 
@@ -24,8 +25,8 @@ class Qwen35(Family):
     those of one key head side by side; norms are published less 1, that of the delta net aside."""
 
     arch = "qwen35"
-    hf = ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration")
-    model_types = ("qwen3_5_text", "qwen3_5")
+    hf: ClassVar[tuple[str, ...]] = ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration")
+    model_types: ClassVar[tuple[str, ...]] = ("qwen3_5_text", "qwen3_5")
 
     @property
     def n_mtp(self) -> int:
@@ -89,7 +90,7 @@ class Qwen35(Family):
             "post_attention_layernorm.weight": To("post_attention_norm.weight", PLUS_ONE),
         }
         recurrent = i < self.n_layer and self._recurrent()[i]
-        table |= self._delta_net() if recurrent else ATTENTION | _plus_one(QK_NORMS)
+        table |= self.delta_net() if recurrent else ATTENTION | _plus_one(QK_NORMS)
         if i == self.n_layer:
             table |= {
                 f"mtp.{part}.weight": To(f"{name}.weight", PLUS_ONE if "norm" in name else SAME)
@@ -101,7 +102,8 @@ class Qwen35(Family):
         """The dense block."""
         return FFN
 
-    def _delta_net(self) -> Table:
+    def delta_net(self) -> Table:
+        """A recurrent layer, its norms aside."""
         c = self.c
         k_heads, v_heads = c.integer("linear_num_key_heads"), c.integer("linear_num_value_heads")
         keys = 2 * k_heads * c.integer("linear_key_head_dim")
@@ -129,8 +131,8 @@ class Qwen35Moe(Qwen35):
     """Experts, and one that all tokens share, behind a gate."""
 
     arch = "qwen35moe"
-    hf = ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration")
-    model_types = ("qwen3_5_moe_text", "qwen3_5_moe")
+    hf: ClassVar[tuple[str, ...]] = ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration")
+    model_types: ClassVar[tuple[str, ...]] = ("qwen3_5_moe_text", "qwen3_5_moe")
     mixture = True
 
     def keys(self) -> Keys:
