@@ -65,7 +65,7 @@ class EmbeddingOptions:
         shown="what the model's file says, else mean",
         check=one_of(tuple(POOLINGS)),
     )
-    normalize: bool = option(True, "--no-normalize", help="Leave vectors at their own lengths.")
+    normalize: bool = option(True, "--raw", help="Leave vectors at their own lengths.")
 
     def __post_init__(self) -> None:
         check_fields(self)

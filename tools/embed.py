@@ -74,6 +74,7 @@ def embed(
         loading.threads,
         offload=loading.offload(),
         load=loading.load,
+        normalize=loading.normalize,
     )
     pooling = options.pooling or default_pooling(model)
     prompts = [text_ids(model, text, i) for i, text in enumerate(listed)]

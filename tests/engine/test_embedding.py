@@ -195,7 +195,7 @@ def test_the_command_shows_rows_and_reads_what_is_piped_in(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"import os\nx\n")))
-    outcome = run_cli(capsys, *BASE, "--pooling", "none", "--no-normalize")
+    outcome = run_cli(capsys, *BASE, "--pooling", "none", "--raw")
     groups = [group.splitlines() for group in outcome.out.strip().split("\n\n")]
     want = demo().embed(["import os", "x"], pooling="none", normalize=False)
     for lines, rows in zip(groups, want, strict=True):

@@ -44,7 +44,7 @@ def config(**more: Any) -> dict[str, Any]:
     return {key: value for key, value in {**found, **more}.items() if value is not ABSENT}
 
 
-ABSENT = object()
+ABSENT = ...
 
 
 def tensors() -> dict[str, np.ndarray]:

@@ -19,7 +19,7 @@ from tiny_models import N_EMBD, N_VOCAB, VARIANTS, TinyModel, Typed
 NAN, INF = math.nan, math.inf
 HEADS, KV = "attention.head_count", "attention.head_count_kv"
 SCALING, EPS = "rope.scaling", "attention.layer_norm_rms_epsilon"
-ABSENT = object()
+ABSENT = ...
 
 
 def refusal(model: TinyModel, folder: Path, error: type[ModelError] = ModelError) -> str:

@@ -15,7 +15,7 @@ from riverrun.models import load_file
 from riverrun.models.step import Capacity, StepShape
 from tiny_models import VARIANTS, TinyModel, Typed
 
-ABSENT = object()
+ABSENT = ...
 
 
 def changed(changes: dict[str, Any], variant: str = "qwen35moe") -> TinyModel:
