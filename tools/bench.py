@@ -8,7 +8,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from .loading import Loading, load_model
+from .loading import Loading, load_asked
 from .messages import note
 from .options import MOST, Json, integers
 from .parameters import Offer, command
@@ -63,9 +63,7 @@ def bench(
     if ctx is not None and ctx < need:
         raise typer.BadParameter(f"these tests need {need} tokens, got {ctx}", param_hint="-c")
     offload = loading.offload(ctx or need)
-    loaded = load_model(
-        loading.model, loading.device, loading.threads, offload=offload, load=loading.load
-    )
+    loaded = load_asked(loading, offload)
     watched = sys.stderr is not None and sys.stderr.isatty()
     report = run_report(
         loaded,

@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from .loading import Loading, load_model
+from .loading import Loading, load_asked
 from .messages import note
 from .options import MOST, Json, integers
 from .parameters import Offer, command
@@ -43,13 +43,7 @@ def bench_batch(
     from ..bench.batch import BatchBench
 
     counts = integers("--requests", requests, least=1)
-    loaded = load_model(
-        loading.model,
-        loading.device,
-        loading.threads,
-        offload=loading.offload(),
-        load=loading.load,
-    )
+    loaded = load_asked(loading)
     options: dict[str, object] = {"temperature": 0.0}
     if penalised:
         options |= {"repeat_penalty": 1.1, "stop": ["\x00never"]}

@@ -14,7 +14,7 @@ import typer
 from ..engine.session_options import SessionOptions
 from ..speculative import Speculation
 from .files import write_text
-from .loading import Loading, load_model
+from .loading import Loading, load_asked
 from .messages import complain, note
 from .options import MOST, Json
 from .parameters import Chosen, Offer, command
@@ -116,15 +116,7 @@ def bench_spec(
         raise typer.BadParameter(str(error), param_hint="--prompts") from None
     if plot and (plot.is_dir() or not plot.parent.is_dir()):
         raise typer.BadParameter(f"{plot} cannot be written; check the path", param_hint="--plot")
-    loaded = load_model(
-        loading.model,
-        loading.device,
-        loading.threads,
-        loading.draft_head,
-        offload,
-        loading.load,
-        loading.normalize,
-    )
+    loaded = load_asked(loading, offload)
     chains = chains or default_chains(loaded)
     bench = SpecBench(loaded, chosen, _speculations(chains, asked), options)
     report = make_report(bench, bench.run(_progress()))

@@ -14,7 +14,7 @@ from ..engine import Model
 from ..engine.embedding import EmbeddingOptions, default_pooling, text_ids
 from ..graph.fields import option
 from .files import piped, read_input, read_text
-from .loading import Loading, load_model
+from .loading import Loading, load_asked
 from .options import Json
 from .parameters import Offer, command
 
@@ -68,14 +68,7 @@ def embed(
     A line of numbers for each text; with --pooling none one for each token, and an empty line
     between texts. With --json one object, the one of OpenAI's embeddings."""
     listed = texts.found()
-    model = load_model(
-        loading.model,
-        loading.device,
-        loading.threads,
-        offload=loading.offload(),
-        load=loading.load,
-        normalize=loading.normalize,
-    )
+    model = load_asked(loading)
     pooling = options.pooling or default_pooling(model)
     prompts = [text_ids(model, text, i) for i, text in enumerate(listed)]
     vectors = model.embed(prompts, pooling=pooling, normalize=options.normalize)

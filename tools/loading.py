@@ -140,6 +140,20 @@ class Loading:
         )
 
 
+def load_asked(loading: Loading, offload: Offload | None = None) -> Model:
+    """The model that the options name. offload: what lies where, by default as the options say.
+    Raises what `riverrun.load` raises."""
+    return load_model(
+        loading.model,
+        loading.device,
+        loading.threads,
+        loading.draft_head,
+        offload or loading.offload(),
+        loading.load,
+        loading.normalize,
+    )
+
+
 def load_model(
     path: Path | None,
     device: str,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from .files import cannot
-from .loading import Loading, load_model
+from .loading import Loading, load_asked
 from .messages import note
 from .options import MOST, Json
 from .parameters import REQUIRED, Offer, command
@@ -51,14 +51,7 @@ def perplexity(
     # A cache of all sequences is what has to fit beside the layers.
     offload = loading.offload(ctx * seqs)
     text = _read(file)
-    loaded = load_model(
-        loading.model,
-        loading.device,
-        loading.threads,
-        offload=offload,
-        load=loading.load,
-        normalize=loading.normalize,
-    )
+    loaded = load_asked(loading, offload)
     parts = cut(loaded, text, ctx, chunks)
     measured = Perplexity(loaded, ctx, min(seqs, len(parts)))
     watched = sys.stderr is not None and sys.stderr.isatty()

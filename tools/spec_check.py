@@ -14,7 +14,7 @@ from ..graph.fields import integer
 from ..graph.random import MAX_SEED
 from ..speculative import Speculation
 from .ending import Ending
-from .loading import Loading, load_model
+from .loading import Loading, load_asked
 from .options import Json
 from .parameters import Chosen, Offer, command
 from .run import Prompt
@@ -81,15 +81,7 @@ def check(
     )
     drafting.check()
     offload = drafting.offload(session.values.get("n_ctx"))
-    model = load_model(
-        loading.model,
-        loading.device,
-        loading.threads,
-        loading.draft_head,
-        offload,
-        loading.load,
-        loading.normalize,
-    )
+    model = load_asked(loading, offload)
     speculation = drafting.open()
     assert speculation is not None
     plain = {k: v for k, v in session.values.items() if k not in ("rollback", "n_rs_seq")}

@@ -16,7 +16,7 @@ from ..graph.plugins import DRAFTERS, load_plugins
 from ..speculative import Speculation
 from .constraints import Constraining
 from .hub import FromHub
-from .loading import Loading, load_model
+from .loading import Loading, load_asked, load_model
 from .messages import note
 from .parameters import Chosen
 
@@ -102,15 +102,7 @@ class Drafting:
         """Load what `ready` gives. must: kind and source of the constraint."""
         loading = self.loading
         offload = self.offload(self.session.values.get("n_ctx"))
-        model = load_model(
-            loading.model,
-            loading.device,
-            loading.threads,
-            loading.draft_head,
-            offload,
-            loading.load,
-            loading.normalize,
-        )
+        model = load_asked(loading, offload)
         plan = model.plan_session(**self.session_options())
         speculation = self.open()
         if speculation or plan.bytes.rollback or plan.bytes.host:

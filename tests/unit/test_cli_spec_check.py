@@ -28,6 +28,7 @@ from riverrun.engine.captured import CapturingRunner
 from riverrun.engine.chooser import Chooser
 from riverrun.engine.memory import HybridMemory, PagedKV
 from riverrun.engine.memory.snapshots import Snapshots
+from riverrun.engine.offload import Offload
 from riverrun.engine.sampler import SamplerParams
 from riverrun.engine.sequences import Sequences
 from riverrun.engine.session import Pass
@@ -37,6 +38,7 @@ from riverrun.speculative.check import Asked, Check, Recorder
 from riverrun.speculative.drafter import Draft
 from riverrun.speculative.options import Speculation
 from riverrun.tools import spec_check
+from riverrun.tools.loading import Loading
 
 PROMPT = "import os\ndef f("
 FIELDS = "equal tokens rounds drafted accepted rollback model device first_difference"
@@ -47,12 +49,12 @@ SAMPLED = ("--temp", 0.8, "--seed", 0, "--ignore-eos")
 @pytest.fixture(autouse=True)
 def loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The demo model is loaded once for all tests here."""
-    load = spec_check.load_model
+    load = spec_check.load_asked
 
-    def once(path: Path, device: str, *rest: Any) -> rr.Model:
-        return demo(device) if path == DEMO else load(path, device, *rest)
+    def once(loading: Loading, offload: Offload) -> rr.Model:
+        return demo(loading.device) if loading.model == DEMO else load(loading, offload)
 
-    monkeypatch.setattr(spec_check, "load_model", once)
+    monkeypatch.setattr(spec_check, "load_asked", once)
 
 
 def check(
@@ -170,7 +172,7 @@ def split() -> rr.Model:
 def perturb(monkeypatch: pytest.MonkeyPatch, name: str, row: int, by: float) -> None:
     """Take the model that is split, and let a node of the reference backend be wrong in one row
     of passes of several tokens."""
-    monkeypatch.setattr(spec_check, "load_model", lambda *_: split())
+    monkeypatch.setattr(spec_check, "load_asked", lambda *_: split())
     apply = BoundReference._apply
 
     def wrong(self: BoundReference, node: Any, args: list[Any]) -> tuple[Any, ...]:
