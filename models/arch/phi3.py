@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ...graph import Value
 from ..architecture import Want, register_architecture
-from ..blocks import AttentionShape, Rope, attention_shape
+from ..blocks import AttentionShape, Rope, attention, attention_shape
 from ..gguf import GgufFile
 from ..hparams import read_count
 from ..pre_norm import PreNorm
@@ -59,8 +59,9 @@ class Phi3(PreNorm):
         shape = attention_shape(self.hp, layer, self.rope, qk_norm=False, fused=True)
         return replace(shape, window=self.window)
 
-    def trunk(self, s: StepGraph, x: Value) -> Value:
-        """All layers, with the factors of this session."""
+    def mix(self, s: StepGraph, layer: int, h: Value) -> Value:
+        """Attention with the factors of this session."""
         long = s.capacity.pages_per_seq * PAGE > self.n_ctx_orig
-        self.rope = replace(self.rope, factors=FACTORS[0 if long else 1])
-        return super().trunk(s, x)
+        shape = self.attention_shape(layer)
+        rope = replace(shape.rope, factors=FACTORS[0 if long else 1])
+        return attention(s, layer, h, replace(shape, rope=rope))
