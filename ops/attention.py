@@ -61,7 +61,7 @@ class Attention(Op):
         seq_offsets: TensorSpec,
         positions: TensorSpec,
         block_table: TensorSpec,
-        sinks: TensorSpec | None,
+        sinks: TensorSpec | None = None,
     ) -> TensorSpec:
         self.require_attr(math.isfinite(self.scale), "scale", "finite")
         self.require_attr(self.heads in ("grouped", "tiled"), "heads", "'grouped' or 'tiled'")
@@ -100,7 +100,7 @@ class Attention(Op):
         seq_offsets: np.ndarray,
         positions: np.ndarray,
         block_table: np.ndarray,
-        sinks: np.ndarray | None,
+        sinks: np.ndarray | None = None,
     ) -> np.ndarray:
         o = np.zeros((*q.shape[:2], v.shape[2]), np.float32)
         n_heads, n_shared = q.shape[1], k.shape[1]
@@ -155,7 +155,7 @@ class Attention(Op):
         seq_offsets: TensorSpec,
         positions: TensorSpec,
         block_table: TensorSpec,
-        sinks: TensorSpec | None,
+        sinks: TensorSpec | None = None,
     ) -> Cost:
         """An upper bound: every query sees all keys of its block table, whose length is data."""
         n, heads, d = q.shape

@@ -240,15 +240,15 @@ def _stored_as(model: TinyModel, name: str, kind: str) -> None:
     model.raw[name] = (kind, model.tensors.pop(name).astype(types[kind]))
 
 
-def _iq2_xs(model: TinyModel) -> None:
+def _iq1_s(model: TinyModel) -> None:
     """A head of one 256-element block a row."""
-    wide = np.zeros((N_VOCAB, 74), np.uint8)
+    wide = np.zeros((N_VOCAB, 50), np.uint8)
     del model.tensors["output.weight"]
-    model.raw["output.weight"] = ("iq2_xs", wide)
+    model.raw["output.weight"] = ("iq1_s", wide)
 
 
 SPOILS: dict[str, tuple[str, Callable[[TinyModel], object], str]] = {
-    "iq2_xs": ("llama", _iq2_xs, "output.weight is iq2_xs"),
+    "iq1_s": ("llama", _iq1_s, "output.weight is iq1_s"),
     "integers": (
         "llama",
         lambda m: _stored_as(m, "blk.0.attn_q.weight", "i32"),

@@ -124,7 +124,7 @@ DTYPES: list[tuple[str, list[TensorSpec | None], dict[str, Any], str]] = [
     ("get_rows", [t(4, 8), t(4)], {}, "ids"),
     ("mul_mat", [t(4, 8, of="f16"), t(2, 8)], {}, "x"),
     ("mul_mat", [t(4, 32), t(2, 32, of="i32")], {}, "w"),
-    ("mul_mat", [t(4, 256), t(2, 256, of="iq2_xxs")], {}, "w"),
+    ("mul_mat", [t(4, 256), t(2, 256, of="iq1_s")], {}, "w"),
     ("rope", [t(4, 2, 8, of="f16"), IDS, None], ROPE, "x"),
     ("rope", [t(4, 2, 8), t(4), None], ROPE, "positions"),
     ("rope", [t(4, 2, 8), IDS, t(4, of="f16")], ROPE, "factors"),

@@ -361,9 +361,16 @@ def dense_attention(case: BoundCase, given: Arrays) -> np.ndarray:
         hidden = (away < 0) if op.mask == "causal" else np.zeros(away.shape, bool)
         hidden |= (away >= op.window) if op.window else False
         scores = np.einsum("ihd,jhd->hij", q[lo:hi], spread(keys)) * op.scale
+        if op.softcap:
+            scores = op.softcap * np.tanh(scores / op.softcap)
         scores = np.where(hidden[None], -np.inf, scores)
+        # A sink is one more score whose value is zero.
+        sinks = given.get("sinks")
+        each = np.full(q.shape[1], -np.inf) if sinks is None else sinks.astype(np.float64)
+        sink = np.broadcast_to(each[:, None, None], (*scores.shape[:2], 1))
+        scores = np.concatenate((scores, sink), -1)
         weights = np.exp(scores - scores.max(-1, keepdims=True))
-        weights /= weights.sum(-1, keepdims=True)
+        weights = (weights / weights.sum(-1, keepdims=True))[..., :-1]
         out[lo:hi] = np.einsum("hij,jhd->ihd", weights, spread(values))
     return out
 

@@ -7,6 +7,7 @@ import json
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
 import riverrun as rr
 from demo import demo
@@ -183,10 +184,10 @@ def test_an_error_of_what_takes_the_tokens_leaves_no_draft_pending(
     generation = demo().generate(PROMPT, 40, speculative=spec, ignore_eos=True, **GREEDY)
     take = generation.request.take
 
-    def broken(token: int) -> None:
+    def broken(token: int, logits: np.ndarray | None = None) -> None:
         if len(generation.tokens) == 4:
             raise LookupError
-        take(token)
+        take(token, logits)
 
     monkeypatch.setattr(generation.request, "take", broken)
     with pytest.raises(LookupError) as caught:

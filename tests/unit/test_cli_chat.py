@@ -281,6 +281,12 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self.master, text.encode())
 
+    def interrupt_prompt(self) -> None:
+        """Ctrl-C at the next prompt, which readline shows before it listens for signals."""
+        self.until("> ")
+        time.sleep(0.5)
+        self.process.send_signal(signal.SIGINT)
+
     def until(self, words: str) -> str:
         """What is shown up to these words."""
         deadline = time.monotonic() + LIMIT
@@ -306,9 +312,7 @@ def test_interrupts_at_a_terminal(template: Path) -> None:
         terminal.until("> ")
         terminal.type("/stats\n")
         terminal.until("2 messages, 1 answers")
-        terminal.until("> ")
-        terminal.process.send_signal(signal.SIGINT)
+        terminal.interrupt_prompt()
         terminal.until("Ctrl-C again ends")
-        terminal.until("> ")
-        terminal.process.send_signal(signal.SIGINT)
+        terminal.interrupt_prompt()
         assert terminal.process.wait(LIMIT) == 130
