@@ -60,11 +60,9 @@ class Rounds:
     def _propose(self, requests: Sequence[Request]) -> list[Turn]:
         """Drafts of every request that has drafters; those that draft together are asked once."""
         turns = [Turn(request) for request in requests]
-        groups: dict[int, list[Turn]] = {}
-        for turn in turns:
-            if turn.request.drafting is not None:
-                groups.setdefault(id(turn.request.drafting), []).append(turn)
-        failed = [t for group in groups.values() for t in self._draft(group, len(turns))]
+        of = {turn.request: turn for turn in turns}
+        groups = [[of[request] for request in group] for _, group in by_drafting(requests)]
+        failed = [t for group in groups for t in self._draft(group, len(turns))]
         return [turn for turn in turns if turn not in failed] if failed else turns
 
     def _draft(self, group: list[Turn], company: int) -> list[Turn]:
@@ -157,5 +155,4 @@ def _entry(request: Request) -> Entry:
 
 def _draftings(turns: Sequence[Turn]) -> list[Drafting]:
     """The different ones."""
-    found = {id(t.request.drafting): t.request.drafting for t in turns}
-    return [d for d in found.values() if d is not None]
+    return [drafting for drafting, _ in by_drafting([turn.request for turn in turns])]

@@ -60,7 +60,7 @@ class Phi3(PreNorm):
         return replace(shape, window=self.window)
 
     def mix(self, s: StepGraph, layer: int, h: Value) -> Value:
-        """Attention with the factors of this session."""
+        """Attention with the factors for contexts of this length."""
         long = s.capacity.pages_per_seq * PAGE > self.n_ctx_orig
         shape = self.attention_shape(layer)
         rope = replace(shape.rope, factors=FACTORS[0 if long else 1])
