@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -11,6 +10,7 @@ import typer
 from ..graph.errors import RequestError
 from .messages import note
 from .parameters import command
+from .writing import Force, progress_bar
 
 Folder: TypeAlias = Annotated[
     Path,
@@ -29,7 +29,6 @@ Name: TypeAlias = Annotated[
     str | None,
     typer.Option("--name", metavar="TEXT", help="The model's name; the folder's by default."),
 ]
-Force: TypeAlias = Annotated[bool, typer.Option("--force", help="Replace the file that is there.")]
 NoTokenizer: TypeAlias = Annotated[
     bool, typer.Option("--no-tokenizer", help="Write none: prompts are token ids.")
 ]
@@ -63,24 +62,6 @@ def convert(
         )
     options: dict[str, Any] = dict(force=force, name=name or "", pre=pre or "")
     options["tokenizer"] = not no_tokenizer
-    if sys.stderr is None or not sys.stderr.isatty():
-        write(folder, out, outtype, **options)
-    else:
-        _watched(write, folder, out, outtype, options)
+    with progress_bar() as progress:
+        write(folder, out, outtype, progress=progress, **options)
     note(f"{out}: {out.stat().st_size:,} bytes")
-
-
-def _watched(write: Any, folder: Path, out: Path, outtype: str, options: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
-
-    columns = (TextColumn("writing"), BarColumn(), DownloadColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        write(
-            folder,
-            out,
-            outtype,
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
-            **options,
-        )

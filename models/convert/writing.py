@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType
 from ...graph.errors import ModelError, RequestError
 from ..architecture import KERNELS, check_tensors, find_architecture
 from ..gguf import open_gguf
+from ..gguf.target import check_target, replacing
 from .checkpoint import Array, Checkpoint, Shape, Source
 from .config import Config, read_json
 from .family import Family, Table, To, find_family
@@ -91,7 +91,7 @@ def convert(
         raise RequestError(f"outtype: expected one of {', '.join(OUTTYPES)}, got {outtype!r}")
     if not source.is_dir():
         raise RequestError(f"{source}: expected the folder of a Hugging Face checkpoint")
-    _check_target(target, force)
+    check_target(target, force)
     config = Config.read(source)
     family = find_family(config)(config)
     keys = {f"{family.arch}.{key}": value for key, value in family.keys().items()}
@@ -200,15 +200,6 @@ def _vocabulary(
     return size | no_vocabulary_keys(config)
 
 
-def _check_target(target: Path, force: bool) -> None:
-    if not target.parent.is_dir():
-        raise RequestError(f"{target}: folder {target.parent} is not there; check the path")
-    if target.is_dir():
-        raise RequestError(f"{target}: is a folder, expected a file; name a file in it")
-    if target.exists() and not force:
-        raise RequestError(f"{target}: is there already; replace it with --force")
-
-
 def _write(
     target: Path,
     arch: str,
@@ -219,16 +210,9 @@ def _write(
 ) -> None:
     """Write beside the target, check as loading does, and give it its name."""
     total = sum(tensor.nbytes for tensor in tensors)
-    free = shutil.disk_usage(target.parent).free
-    if total + _BYTES_OF_DATA > free:
-        raise RequestError(f"{target}: needs {total} bytes, {free} are free; choose another disk")
-    unfinished = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
+    with replacing(target, total + _BYTES_OF_DATA) as unfinished:
         _fill(unfinished, arch, keys, extra, tensors, progress or (lambda done, total: None))
         _check(unfinished, target)
-        os.replace(unfinished, target)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def _fill(

@@ -3,8 +3,6 @@ end."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ from ...graph.dtype import DType
 from ...graph.errors import GgufError, RequestError
 from .metadata import KIND_IDS, NUMPY, Metadata
 from .reader import DEFAULT_ALIGNMENT, MAGIC
+from .target import check_target, replacing
 from .tensors import MAX_DIMS, MAX_NAME
 
 VERSION = 3
@@ -103,13 +102,9 @@ def write_gguf(
     alignment = _alignment(fields)
     head = _head(fields, tensors, alignment)
     total = sum(tensor.nbytes for tensor in tensors)
-    free = shutil.disk_usage(path.parent).free
     needed = len(head) + total + alignment * len(tensors) + _ROOM
-    if needed > free:
-        raise RequestError(f"{path}: needs {needed} bytes, {free} are free; choose another disk")
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with open(unfinished, "wb") as file:
+        with replacing(path, needed) as unfinished, open(unfinished, "wb") as file:
             _put(file, [head], alignment)
             done = 0
             for tensor in tensors:
@@ -122,22 +117,8 @@ def write_gguf(
                 done += written
                 if progress:
                     progress(done, total)
-        os.replace(unfinished, path)
     except OSError as error:
         raise RequestError(f"{path}: cannot be written: {error.strerror or error}") from None
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
-def check_target(path: Path, force: bool) -> None:
-    """Raise RequestError unless a file may be written here: not over one that is there, unless
-    `force`, nor over a folder."""
-    if path.is_dir():
-        raise RequestError(f"{path}: is a folder, expected a file; name a file in it")
-    if not path.parent.is_dir():
-        raise RequestError(f"{path}: folder {path.parent} is not there; check the path")
-    if path.exists() and not force:
-        raise RequestError(f"{path}: is there already; replace it with --force")
 
 
 def _put(file: BinaryIO, pieces: Iterable[Any], alignment: int) -> int:

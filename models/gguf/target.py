@@ -1,0 +1,37 @@
+"""Where a new file goes: it appears under its name when it is whole."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ...graph.errors import RequestError
+
+
+def check_target(path: Path, force: bool) -> None:
+    """Raise RequestError unless a file may be written here: not over one that is there, unless
+    `force`, nor over a folder."""
+    if path.is_dir():
+        raise RequestError(f"{path}: is a folder, expected a file; name a file in it")
+    if not path.parent.is_dir():
+        raise RequestError(f"{path}: folder {path.parent} is not there; check the path")
+    if path.exists() and not force:
+        raise RequestError(f"{path}: is there already; replace it with --force")
+
+
+@contextmanager
+def replacing(path: Path, needed: int) -> Iterator[Path]:
+    """A path beside this one to write `needed` bytes to; the file there takes this one's name at
+    the end, and goes away when something raises. Raises RequestError for a disk without room."""
+    free = shutil.disk_usage(path.parent).free
+    if needed > free:
+        raise RequestError(f"{path}: needs {needed} bytes, {free} are free; choose another disk")
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        yield unfinished
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
