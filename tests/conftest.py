@@ -1,12 +1,41 @@
-"""What a run of the tests says at its end about those that it left out."""
+"""What holds for every test: what it registers goes with it; those left out are told at the end."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
+from riverrun.graph import OPS
+from riverrun.models.architecture import ARCHITECTURES
+from riverrun.speculative.drafter import DRAFTERS
+
+REGISTRIES: tuple[dict[str, Any], ...] = (OPS, ARCHITECTURES, DRAFTERS)
 MOST_REASONS = 4
+
+
+def strangers() -> set[str]:
+    """Registered names of what riverrun did not define."""
+    return {
+        name
+        for registry in REGISTRIES
+        for name, made in registry.items()
+        if not made.__module__.startswith("riverrun.")
+    }
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_registered() -> Iterator[None]:
+    """Fails a test that leaves something registered, for later tests would meet it."""
+    before = strangers()
+    yield
+    left = strangers() - before
+    for registry in REGISTRIES:
+        for name in left & set(registry):
+            del registry[name]
+    assert not left, f"still registered: {', '.join(sorted(left))}"
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -104,11 +104,11 @@ class Halves(Op):
 )
 @pytest.mark.parametrize("device", ["reference", "array", "harness"])
 def test_a_reference_that_disagrees_with_infer_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, device: str, given: Any, why: str
+    request: pytest.FixtureRequest, device: str, given: Any, why: str
 ) -> None:
-    made = type("Made", (Halves,), {"given": given})
-    monkeypatch.setitem(OPS, "halves", register(made))
-    (tried,) = op_cases(OPS["halves"])
+    made = register(type("Made", (Halves,), {"given": given}))
+    request.addfinalizer(lambda: OPS.pop("halves"))
+    (tried,) = op_cases(made)
     backend = ArrayBackend(np) if device == "array" else open_backend("reference")
     built = build(tried)
     with nullcontext() if not why else pytest.raises(GraphError, match=f"^halves: .*{why}"):
