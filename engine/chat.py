@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .sampler import Sampling
     from .session import Session
 
-_OWN = ("messages", "tools", "documents", "continue_final_message")
+_OWN = ("messages", "tools", "documents", "continue_final_message", "control_texts")
 # A short conversation, whose rendered text shows what follows an answer.
 _ANSWER = "Good answer."
 _EXAMPLE = (
@@ -50,6 +50,7 @@ def chat(
     chat_template: str | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
     continue_final_message: bool | str = False,
+    parse_special: bool = True,
     stop: str | Sequence[str] = (),
     stop_token_ids: Sequence[int] = (),
     ignore_eos: bool = False,
@@ -73,6 +74,7 @@ def chat(
         chat_template=chat_template,
         chat_template_kwargs=chat_template_kwargs,
         continue_final_message=continue_final_message,
+        parse_special=parse_special,
     )
     if not ignore_eos:
         stop_token_ids = [*stop_token_ids, *prompt.stop_token_ids]
@@ -100,6 +102,7 @@ def chat_prompt(
     chat_template: str | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
     continue_final_message: bool | str = False,
+    parse_special: bool = True,
 ) -> ChatPrompt:
     """What a chat template makes of messages.
 
@@ -108,7 +111,9 @@ def chat_prompt(
     documents: dicts with "title" and "text". chat_template: the text of a template, or the name of
     one of the file's ("tool_use"); by default the file's own. chat_template_kwargs: further
     variables of the template (enable_thinking=False, ...). continue_final_message: end inside the
-    last message's content, or the field named, instead of starting an answer.
+    last message's content, or the field named, instead of starting an answer. parse_special=False:
+    control tokens that messages, tools and documents spell out are text, and those that the
+    template writes are tokens.
     Raises TemplateError without a template and where it fails, RequestError for arguments of other
     types."""
     if chat_template is not None and not isinstance(chat_template, str):
@@ -116,21 +121,27 @@ def chat_prompt(
     template = model.source.chat_templates.choose(chat_template, tools is not None)
     named = _further(chat_template_kwargs)
     named.setdefault("add_generation_prompt", not continue_final_message)
-    text = template.render(
+    tokenizer = model.tokenizer
+    rendered = template.rendered(
         messages,
+        control_texts=() if parse_special else tokenizer.control_texts,
         tools=tools,
         documents=documents,
         continue_final_message=continue_final_message,
         **named,
     )
-    tokenizer = model.tokenizer
-    return ChatPrompt(text, chat_tokens(tokenizer, text), end_of_turn(template, tokenizer))
+    originals = rendered.stand_ins.originals if rendered.stand_ins else None
+    tokens = chat_tokens(tokenizer, rendered.text, originals)
+    return ChatPrompt(rendered.plain, tokens, end_of_turn(template, tokenizer))
 
 
-def chat_tokens(tokenizer: Tokenizer, text: str) -> list[int]:
+def chat_tokens(
+    tokenizer: Tokenizer, text: str, stand_ins: Mapping[str, str] | None = None
+) -> list[int]:
     """Token ids of a rendered chat: control tokens are recognised, and there is one begin token
-    where the model wants one, whether the template writes it or not."""
-    ids = tokenizer.encode(text, add_special=False, parse_special=True)
+    where the model wants one, whether the template writes it or not. stand_ins: characters that
+    messages have, by those that stand for them."""
+    ids = tokenizer.encode(text, False, True, stand_ins)
     bos = tokenizer.bos_id
     return [bos, *ids] if bos is not None and tokenizer.add_bos and ids[:1] != [bos] else ids
 

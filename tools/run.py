@@ -75,9 +75,11 @@ class Prompt:
     def _wrong(got: str) -> Exception:
         return typer.BadParameter(f"give one of them, got {got}", param_hint="-p / -f / --tokens")
 
-    def ids(self, model: Model) -> Sequence[int]:
-        """The token ids."""
-        return self.tokens if self.text is None else model.tokenize(self.text)  # type: ignore[return-value]
+    def ids(self, model: Model, parse_special: bool = True) -> Sequence[int]:
+        """The token ids. parse_special: read control tokens that a text spells out as those."""
+        if self.text is None:
+            return self.tokens or ()
+        return model.tokenizer.encode(self.text, parse_special=parse_special)
 
     def shown(self, model: Model) -> str:
         """The text that the continuation stands behind."""
@@ -136,7 +138,7 @@ def run(
         made = model.chat_prompt([*templating.messages(), message], **template)
         ids, ends = made.tokens, () if ending.ignore_eos else made.stop_token_ids
     else:
-        ids = prompt.ids(model)
+        ids = prompt.ids(model, templating.parse_special)
     generation = model.generate(
         ids,
         ending.n,

@@ -59,11 +59,16 @@ class Templating:
         "--no-think",
         help="Answer without thinking first, where the template can ask for that.",
     )
+    parse_special: bool = option(
+        True,
+        "--no-parse-special",
+        help="Control tokens that a message or prompt spells out are text.",
+    )
 
     @property
     def given(self) -> bool:
-        """Whether any of it was asked for."""
-        return self != Templating()
+        """Whether anything was asked for that makes a prompt a message."""
+        return self != Templating(parse_special=self.parse_special)
 
     def messages(self) -> list[dict[str, Any]]:
         """The messages in front of the first one of the user."""
@@ -84,7 +89,11 @@ class Templating:
                     "its marks ({{ ... }})",
                     param_hint=TEMPLATE_FILE,
                 )
-        return {"chat_template": template, "chat_template_kwargs": variables}
+        return {
+            "chat_template": template,
+            "chat_template_kwargs": variables,
+            "parse_special": self.parse_special,
+        }
 
     def check(self, model: Model) -> None:
         """Raise TemplateError for a model without a template, where none was given."""

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ...graph.errors import RequestError, TemplateError
 from .plain import REASONING, plain, plain_dicts, plain_messages
 from .render_worker import WORKER
+from .stand_ins import StandIns, stand_ins
 
 RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
 # Stands behind the message to continue while it is rendered; the blank tells whether the template
 # strips messages.
 _MARK = "THE-MESSAGE-GOES-ON-HERE "
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """The text of a chat. stand_ins: what stands in it for characters of messages, so that they are
+    no part of a control token; None where all is as it is."""
+
+    text: str
+    stand_ins: StandIns | None = None
+
+    @property
+    def plain(self) -> str:
+        """The text without stand-ins."""
+        return self.text if self.stand_ins is None else self.stand_ins.uncover(self.text)
 
 
 @dataclass(frozen=True)
@@ -25,26 +40,33 @@ class ChatTemplate:
     name: str
     specials: Mapping[str, str] = field(default_factory=dict)
 
-    def render(
+    def render(self, messages: Any, **options: Any) -> str:
+        """The text of a chat, as `apply_chat_template` of transformers makes it. The arguments are
+        those of `rendered`, and so are the errors."""
+        return self.rendered(messages, **options).text
+
+    def rendered(
         self,
         messages: Any,
         *,
+        control_texts: Sequence[str] = (),
         tools: Any = None,
         documents: Any = None,
         add_generation_prompt: bool = False,
         continue_final_message: bool | str = False,
         **more: Any,
-    ) -> str:
-        """The text of a chat, as `apply_chat_template` of transformers makes it.
+    ) -> Rendered:
+        """The text of a chat, with stand-ins for what messages, tools and documents have of
+        control tokens.
 
         messages: dicts with "role" and "content", and what the template knows besides
-        (tool_calls, reasoning_content, ...); tools: JSON schemas of functions in OpenAI's form;
-        documents: dicts; add_generation_prompt: end with the start of an answer;
+        (tool_calls, reasoning_content, ...); control_texts: those of the vocabulary's control
+        tokens, none for a text without stand-ins; tools: JSON schemas of functions in OpenAI's
+        form; documents: dicts; add_generation_prompt: end with the start of an answer;
         continue_final_message: end inside the last message, in its content or the field named;
         more: further variables of the template (enable_thinking, ...).
         Raises RequestError for arguments of other types, TemplateError where the template fails,
         refuses the messages, or takes too long or too much memory."""
-        chat = plain_messages(messages)
         taken = [name for name in RESERVED if name in more]
         if taken:
             raise RequestError(f"{taken[0]!r} is an argument, not a further variable of a template")
@@ -53,17 +75,27 @@ class ChatTemplate:
                 "continue_final_message goes on with the last message, add_generation_prompt "
                 "starts another one; give one of them"
             )
+        given: dict[str, Any] = {
+            "messages": plain_messages(messages),
+            "tools": plain_dicts(tools, "tools"),
+            "documents": plain_dicts(documents, "documents"),
+        }
+        cover = stand_ins(control_texts, self.source, given) if control_texts else None
+        if cover is not None:
+            given = {name: cover.cover(value) for name, value in given.items()}
         values = {
             **self.specials,
             **{name: plain(value, name) for name, value in more.items()},
-            "tools": plain_dicts(tools, "tools"),
-            "documents": plain_dicts(documents, "documents"),
+            **given,
             "add_generation_prompt": bool(add_generation_prompt),
         }
+        chat = values.pop("messages")
         if continue_final_message:
             part = continue_final_message if isinstance(continue_final_message, str) else "content"
-            return self._render_open(chat, part, values)
-        return self._text(chat, values)
+            text = self._render_open(chat, part, values)
+        else:
+            text = self._text(chat, values)
+        return Rendered(text) if cover is None else Rendered(cover.settle(text), cover)
 
     def _text(self, chat: list[dict[str, Any]], values: Mapping[str, Any]) -> str:
         return WORKER.render(self.name, self.source, {**values, "messages": chat})

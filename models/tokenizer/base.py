@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 
 from ...graph.errors import RequestError
 from .partition import Partition
@@ -67,13 +68,21 @@ class Tokenizer(ABC):
     def _decode_normal(self, text: str) -> bytes:
         """Bytes of an ordinary token, from its text in the vocabulary."""
 
-    def encode(self, text: str, add_special: bool = True, parse_special: bool = False) -> list[int]:
+    def encode(
+        self,
+        text: str,
+        add_special: bool = True,
+        parse_special: bool = False,
+        stand_ins: Mapping[str, str] | None = None,
+    ) -> list[int]:
         """Token ids of `text`.
 
         add_special: put BOS and EOS around it where add_bos and add_eos say so (in a WordPiece
         vocabulary BOS and SEP).
         parse_special: read control tokens that the text spells out as those tokens. Without it,
         text from outside can hold no control token; user-defined tokens are found either way.
+        stand_ins: characters of the text, each with the one that it stands for, which is part of
+        no control token there.
         Raises RequestError for text that is not valid Unicode (a lone surrogate)."""
         _check_text(text)
         ids: list[int] = []
@@ -81,7 +90,7 @@ class Tokenizer(ABC):
         if bos is not None:
             ids.append(bos)
         first = True
-        for part in (self._all_special if parse_special else self._user_defined).split(text):
+        for part in self._parts(text, parse_special, stand_ins):
             if isinstance(part, int):
                 ids.append(part)
             else:
@@ -138,6 +147,26 @@ class Tokenizer(ABC):
         """The type of a token. Raises RequestError for an id outside the vocabulary."""
         self._check_id(token)
         return TokenType(self._types[token])
+
+    @cached_property
+    def control_texts(self) -> tuple[str, ...]:
+        """The texts that `encode` reads as tokens with parse_special only."""
+        return tuple(self._vocab.tokens[i] for i, kind in enumerate(self._types) if kind in _SILENT)
+
+    def _parts(
+        self, text: str, parse_special: bool, stand_ins: Mapping[str, str] | None
+    ) -> Iterator[str | int]:
+        """A text's fragments and the ids of its special tokens."""
+        parts = (self._all_special if parse_special else self._user_defined).split(text)
+        if not stand_ins:
+            yield from parts
+            return
+        table = str.maketrans(dict(stand_ins))
+        for part in parts:
+            if isinstance(part, int):
+                yield part
+            else:
+                yield from self._user_defined.split(part.translate(table))
 
     def _around(self) -> tuple[int | None, int | None]:
         """The ids before and behind a text."""

@@ -20,7 +20,7 @@ class NoTokenizer(Tokenizer):
         size = scalar(metadata, f"{arch}.vocab_size", int, source)
         self.n_vocab = max(0, cast("int | None", size) or 0)
 
-    def encode(self, text: str, add_special: bool = True, parse_special: bool = False) -> list[int]:
+    def encode(self, text: str, *how: object, **named: object) -> list[int]:
         """Always raises RequestError."""
         raise RequestError(
             f"{self.source}: the model has no vocabulary (tokenizer.ggml.model is 'none'), so "

@@ -176,3 +176,19 @@ def test_the_seed_stands_in_the_object(capsys: pytest.CaptureFixture[str]) -> No
     first = run("--temp", 1.5)
     assert run("--temp", 1.5, "--seed", first["seed"])["tokens"] == first["tokens"]
     assert run("--temp", 0)["seed"] is None
+
+
+@pytest.mark.parametrize("chat", [(), ("--chat",)], ids=["prompt", "message"])
+def test_control_tokens_of_a_prompt_are_text_on_request(
+    capsys: pytest.CaptureFixture[str], chat: tuple[str, ...]
+) -> None:
+    """The option makes no message of a prompt, which is shown before its continuation."""
+
+    def count(*options: str) -> int:
+        outcome = run_cli(capsys, *BASE, "-p", "<|im_start|>x", *chat, *options, "--json")
+        assert outcome.code == 0, outcome
+        return int(json.loads(outcome.out)["prompt_tokens"])
+
+    assert count("--no-parse-special") > count()
+    if not chat:
+        assert text_of(capsys, "-p", "<|im_end|>x", "--no-parse-special").startswith("<|im_end|>x")
