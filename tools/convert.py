@@ -9,7 +9,7 @@ import typer
 
 from ..graph.errors import RequestError
 from .messages import note
-from .parameters import command
+from .parameters import command, usage_errors
 from .writing import Force, progress_bar
 
 Folder: TypeAlias = Annotated[
@@ -52,6 +52,7 @@ def convert(
     try:
         from ..models.convert import OUTTYPES
         from ..models.convert import convert as write
+        from ..models.tokenizer.pretokenizers import find_pretokenizer
     except ModuleNotFoundError as error:
         raise RequestError(
             f"converting needs the package {error.name}: pip install 'riverrun[convert]'"
@@ -60,6 +61,8 @@ def convert(
         raise typer.BadParameter(
             f"expected one of {', '.join(OUTTYPES)}, got {outtype!r}", param_hint="--outtype"
         )
+    with usage_errors("--pre"):
+        find_pretokenizer(pre or "default", "pre")
     options: dict[str, Any] = dict(force=force, name=name or "", pre=pre or "")
     options["tokenizer"] = not no_tokenizer
     with progress_bar() as progress:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -20,9 +22,16 @@ def read_text(path: Path, label: str) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file, UTF-8. Raises RequestError where it cannot be written."""
+    """Write a file, UTF-8; it appears, or replaces the one that is there, when it is whole.
+
+    Raises RequestError where it cannot be written, or would replace a model file."""
     try:
-        path.write_text(text, encoding="utf-8")
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8")
+            return
+        if path.exists() and _is_model(path):
+            raise RequestError(f"{path}: is a GGUF file, which a text would replace; name another")
+        _replace(path, text)
     except OSError as error:
         raise cannot("written", path, error) from None
 
@@ -51,6 +60,23 @@ def cannot(done: str, path: Path, error: OSError) -> RequestError:
     if isinstance(error, IsADirectoryError):
         return RequestError(f"{path}: is a folder, expected a file; name a file in it")
     return RequestError(f"{path}: cannot be {done}: {error.strerror or error}")
+
+
+def _is_model(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == b"GGUF"
+
+
+def _replace(path: Path, text: str) -> None:
+    target = path.resolve()
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        unfinished.write_text(text, encoding="utf-8")
+        if target.exists():
+            shutil.copymode(target, unfinished)
+        os.replace(unfinished, target)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def _decode(raw: bytes, name: str, label: str) -> str:

@@ -17,6 +17,7 @@ from ...graph.errors import ModelError, RequestError
 from ..architecture import KERNELS, check_tensors, find_architecture
 from ..gguf import open_gguf
 from ..gguf.target import check_target, replacing
+from ..tokenizer.pretokenizers import find_pretokenizer
 from .checkpoint import Array, Checkpoint, Shape, Source
 from .config import Config, read_json
 from .family import Family, Table, To, find_family
@@ -91,7 +92,9 @@ def convert(
         raise RequestError(f"outtype: expected one of {', '.join(OUTTYPES)}, got {outtype!r}")
     if not source.is_dir():
         raise RequestError(f"{source}: expected the folder of a Hugging Face checkpoint")
-    check_target(target, force)
+    check_target(target, force, source.iterdir())
+    if pre:
+        find_pretokenizer(pre, "pre")
     config = Config.read(source)
     family = find_family(config)(config)
     keys = {f"{family.arch}.{key}": value for key, value in family.keys().items()}

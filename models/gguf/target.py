@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from ...graph.errors import RequestError
 
 
-def check_target(path: Path, force: bool) -> None:
+def check_target(path: Path, force: bool, sources: Iterable[Path] = ()) -> None:
     """Raise RequestError unless a file may be written here: not over one that is there, unless
-    `force`, nor over a folder."""
+    `force`, nor over a folder or a device, nor over one of the sources of what is written."""
     if path.is_dir():
         raise RequestError(f"{path}: is a folder, expected a file; name a file in it")
     if not path.parent.is_dir():
         raise RequestError(f"{path}: folder {path.parent} is not there; check the path")
     if path.exists() and not force:
         raise RequestError(f"{path}: is there already; replace it with --force")
+    if path.exists() and not path.is_file():
+        raise RequestError(f"{path}: is not a regular file; name a new file")
+    for source in sources:
+        if path.exists() and source.exists() and path.samefile(source):
+            raise RequestError(f"{path}: is one of the files that are read; name another file")
 
 
 @contextmanager

@@ -90,15 +90,16 @@ def write_gguf(
     tensors: Sequence[NewTensor],
     *,
     force: bool = False,
+    sources: Iterable[Path] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
     """Write a file. It appears under its name when it is whole; until then its bytes lie in a file
     beside it, which goes away when writing fails. progress: called with bytes of tensors written
-    and their total.
+    and their total. sources: files that what is written comes from.
 
-    Raises RequestError for a path that cannot be written, a file that is there (unless `force`),
-    and a disk without room; GgufError for tensors that a file cannot hold."""
-    check_target(path, force)
+    Raises RequestError for a path that cannot be written, a file that is there (unless `force`) or
+    is one of the sources, and a disk without room; GgufError for tensors that a file cannot hold."""
+    check_target(path, force, sources)
     alignment = _alignment(fields)
     head = _head(fields, tensors, alignment)
     total = sum(tensor.nbytes for tensor in tensors)

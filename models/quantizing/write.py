@@ -53,7 +53,11 @@ def quantize(
         NewTensor(step.tensor.name, step.tensor.shape, step.to, _pieces(step, recode, importance))
         for step in steps
     ]
-    write_gguf(out, _fields(file, mix, importance), tensors, force=force, progress=progress)
+    sources = {Path(file.path), *(Path(t.shard_path) for t in file.tensors.values())}
+    if importance is not None:
+        sources.add(importance.path)
+    fields = _fields(file, mix, importance)
+    write_gguf(out, fields, tensors, force=force, sources=sources, progress=progress)
 
 
 def check_sources(file: GgufFile, steps: Sequence[Step], allow_requantize: bool) -> None:

@@ -59,7 +59,8 @@ def synthesize(
         NewTensor(want.name, want.shape, kind, _pieces(want, kind, banks, router))
         for want, kind in zip(wants, types, strict=True)
     ]
-    write_gguf(out, fields, tensors, force=force, progress=progress)
+    sources = [] if vocab is None else [Path(vocab)]
+    write_gguf(out, fields, tensors, force=force, sources=sources, progress=progress)
 
 
 def metadata(
