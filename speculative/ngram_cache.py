@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from .drafter import Drafter, Setup, register_drafter
-from .ngram_counts import MAX_N, Counts, Followers
+from .ngram_counts import MAX_N, Counts, Followers, check_place
 from .ngrams import WIDTH, Text, TextDrafter, at_least
 
 STATIC_N = 2
@@ -70,8 +70,10 @@ class NgramCache(TextDrafter[CountedText]):
         if setup.lookup_static:
             drafter.load(setup.lookup_static, static=True)
         drafter.kept_in = setup.lookup_dynamic
-        if drafter.kept_in and drafter.kept_in.exists():
-            drafter.load(drafter.kept_in)
+        if drafter.kept_in:
+            check_place(drafter.kept_in)
+            if drafter.kept_in.exists():
+                drafter.load(drafter.kept_in)
         return drafter
 
     def load(self, path: str | os.PathLike[str], *, static: bool = False) -> None:

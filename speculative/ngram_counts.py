@@ -122,6 +122,16 @@ class Counts:
         return _Reader(path, np.frombuffer(data, "<i4").tolist(), sizes, n_vocab).counts()
 
 
+def check_place(path: Path) -> None:
+    """Raise RequestError for a path that no file of counts could be written to later."""
+    if path.exists() and not path.is_file():
+        raise RequestError(f"{path}: is not a regular file; name one for n-gram counts")
+    if not os.access(path.parent, os.W_OK):
+        raise RequestError(
+            f"{path}: n-gram counts cannot be written in {path.parent}; check the path"
+        )
+
+
 class _Reader:
     """Reads the words of a file, refusing what no writer leaves."""
 

@@ -77,7 +77,9 @@ class Typed:
         return "\n".join([*parts, line.rstrip().removesuffix(QUOTES)]).strip("\n")
 
     def _line(self, prompt: str) -> str:
-        """A line without its end. Raises EOFError at the end of the input."""
+        """A line without its end. Raises EOFError at the end of the input and where there is none."""
+        if sys.stdin is None:
+            raise EOFError
         if sys.stdout.isatty():
             return input(prompt)
         # `input` would print its prompt among the answers.

@@ -12,11 +12,6 @@ from .files import read_text
 from .parameters import usage_errors
 
 
-def as_typed(text: str) -> str:
-    """A text as it stands; that it is Unicode is checked of every option that is read."""
-    return text
-
-
 @dataclass(frozen=True)
 class Constraining:
     """What the text must conform to: one of these at most."""
@@ -26,21 +21,18 @@ class Constraining:
         "--json-schema",
         metavar="SCHEMA",
         help="The text is JSON that fits this schema.",
-        read=as_typed,
     )
     regex: str | None = option(
         None,
         "--regex",
         metavar="REGEX",
         help="The text matches it from start to end.",
-        read=as_typed,
     )
     grammar: str | None = option(
         None,
         "--grammar",
         metavar="TEXT",
         help="The text follows this grammar.",
-        read=as_typed,
     )
     grammar_file: Path | None = option(
         None,

@@ -3,6 +3,7 @@ codes."""
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -243,13 +244,24 @@ def _explain(error: Exception) -> str:
     from ..graph.errors import RiverrunError
     from .wording import in_command_words
 
-    if isinstance(error, (RiverrunError, OSError)):
+    if isinstance(error, RiverrunError):
         return in_command_words(str(error))
+    if isinstance(error, OSError):
+        return _explain_system(error)
     if isinstance(error, MemoryError):
         detail = f" ({error})" if str(error) else ""
         return f"out of memory{detail}; use a smaller context (-c) or a smaller model"
     detail = f"{type(error).__name__}: {error}".replace("\n", " ")
     return f"internal error: {detail}\nSet RIVERRUN_DEBUG=1 for the traceback, and report it."
+
+
+def _explain_system(error: OSError) -> str:
+    what = error.strerror or str(error)
+    if error.filename is not None:
+        return f"{os.fsdecode(error.filename)}: {what}"
+    # What has no name and takes no more bytes is where the output goes.
+    full = error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO)
+    return f"standard output cannot be written: {what}" if full else what
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:

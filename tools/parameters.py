@@ -13,6 +13,7 @@ are offered."""
 from __future__ import annotations
 
 import inspect
+import os
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -209,6 +210,7 @@ def _value(each: Field[Any], option: Option, typed: Any) -> Any:
         return _no_value(each, option)
     if option.unset is not None and typed == option.unset:
         return None
+    typed = _unicode(option.label, typed)
     value = _read(option, option.read, typed) if option.read else typed
     fault = option.limits.fault(value) if option.limits else ""
     if fault:
@@ -223,23 +225,28 @@ def _no_value(each: Field[Any], option: Option) -> Any:
 
 
 def _read(option: Option, read: Callable[[Any], Any], typed: Any) -> Any:
-    """What `read` makes of the texts, which have to be Unicode."""
-    texts = typed if isinstance(typed, list) else [typed]
-    for text in texts:
-        check_unicode(option.label, text)
+    """What `read` makes of the texts."""
     try:
         return read(typed)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=option.label) from None
 
 
-def check_unicode(label: str, text: str) -> None:
-    """Raise typer.BadParameter for a text with bytes that are not UTF-8."""
+def _unicode(label: str, typed: Any) -> Any:
+    """A text or several, also where the locale is not one of UTF-8. Raises typer.BadParameter for
+    one with bytes that are not UTF-8."""
+    if isinstance(typed, list):
+        return [_unicode(label, text) for text in typed]
+    if not isinstance(typed, str):
+        return typed
+    # Of bytes that the locale does not know, Python makes surrogates.
+    at = next((place for place, c in enumerate(typed) if "\ud800" <= c <= "\udfff"), -1)
+    if at < 0:
+        return typed
     try:
-        text.encode()
-    except UnicodeEncodeError as error:
+        return os.fsencode(typed).decode("utf-8")
+    except UnicodeError:
         raise typer.BadParameter(
-            f"expected UTF-8, got the byte {ord(text[error.start]) & 0xFF:#04x} at place "
-            f"{error.start} of {text!r}",
+            f"expected UTF-8, got the byte {ord(typed[at]) & 0xFF:#04x} at place {at} of {typed!r}",
             param_hint=label,
         ) from None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from .files import cannot
+from .files import read_text
 from .loading import Loading, load_asked
 from .messages import note
 from .options import MOST, Json
@@ -50,7 +50,7 @@ def perplexity(
         raise typer.BadParameter("expected 1 or more, or -1 for all, got 0", param_hint="--chunks")
     # A cache of all sequences is what has to fit beside the layers.
     offload = loading.offload(ctx * seqs)
-    text = _read(file)
+    text = read_text(file, "FILE")
     loaded = load_asked(loading, offload)
     parts = cut(loaded, text, ctx, chunks)
     measured = Perplexity(loaded, ctx, min(seqs, len(parts)))
@@ -73,17 +73,3 @@ def perplexity(
         f"{result.chunks} chunks of {ctx}"
     )
     note(f"{loaded.name} on {loaded.device} | {len(parts) * (ctx - 1) / seconds:.1f} t/s")
-
-
-def _read(file: Path) -> str:
-    """The text of a file. Raises RequestError for what is not UTF-8 and what is not there."""
-    from ..graph.errors import RequestError
-
-    try:
-        return file.read_bytes().decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise RequestError(
-            f"{file}: byte {error.start} is not UTF-8; convert the text to UTF-8 first"
-        ) from None
-    except OSError as error:
-        raise cannot("read", file, error) from None

@@ -11,7 +11,6 @@ import typer
 
 from ..engine import Model
 from ..graph.fields import option
-from .constraints import as_typed
 from .files import read_text
 
 TEMPLATE_FILE = "--chat-template-file"
@@ -38,7 +37,6 @@ class Templating:
         "--system",
         metavar="TEXT",
         help="System message, in front of the chat.",
-        read=as_typed,
     )
     chat_template: Path | None = option(
         None,

@@ -98,7 +98,7 @@ def write_gguf(
     and their total. sources: files that what is written comes from.
 
     Raises RequestError for a path that cannot be written, a file that is there (unless `force`) or
-    is one of the sources, and a disk without room; GgufError for tensors that a file cannot hold."""
+    is a source, and a disk without room; GgufError for tensors that a file cannot hold."""
     check_target(path, force, sources)
     alignment = _alignment(fields)
     head = _head(fields, tensors, alignment)

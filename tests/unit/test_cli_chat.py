@@ -316,3 +316,11 @@ def test_interrupts_at_a_terminal(template: Path) -> None:
         terminal.until("Ctrl-C again ends")
         terminal.interrupt_prompt()
         assert terminal.process.wait(LIMIT) == 130
+
+
+def test_a_closed_standard_input_is_an_empty_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    outcome = run_cli(capsys, "chat", DEMO, *BASE)
+    assert (outcome.code, outcome.out) == (0, "") and "error" not in outcome.err

@@ -44,6 +44,12 @@ def test_a_prompt_from_standard_input(
     assert text_of(capsys, "-p", "for é in \n") != wanted
 
 
+def test_a_prompt_that_the_locale_could_not_read(capsys: pytest.CaptureFixture[str]) -> None:
+    """In the locale C Python makes surrogates of bytes beyond ASCII, which are UTF-8 here."""
+    typed = "for é".encode().decode("ascii", "surrogateescape")
+    assert text_of(capsys, "-p", typed) == text_of(capsys, "-p", "for é")
+
+
 def test_standard_input_is_left_alone_where_a_prompt_is_given(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,6 +66,9 @@ def test_standard_input_is_left_alone_where_a_prompt_is_given(
         (("-p", "x", "-f", "y", "--tokens", "1"), b"", "all"),
         (("-p", "-"), b"a\xffb", "byte 1 is not UTF-8"),
         ((), b"\xc3", "byte 0 is not UTF-8"),
+        (("-p", "a\udcff"), b"", "'-p'"),
+        (("-p", "x", "--system", "a\udcff"), b"", "'--system'"),
+        (("-p", "x", "--device", "a\udcff"), b"", "'--device'"),
         (("-p", "x", "--stop", "a\udcff"), b"", "'--stop'"),
         (("-p", "x", "--regex", "a\udc80"), b"", "'--regex'"),
         (("-p", "x", "--json-schema", "{", "--regex", "a"), b"", "give one of them"),

@@ -168,7 +168,6 @@ def test_usage_errors(capsys: pytest.CaptureFixture[str], options: tuple[str, ..
 def test_bad_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for name, data, words in (
         ("missing", None, "missing"),
-        ("latin", b"caf\xe9 " * 99, "byte 3 is not UTF-8"),
         ("short", b"import os", "less than one chunk"),
     ):
         path = tmp_path / name
@@ -176,3 +175,6 @@ def test_bad_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
             path.write_bytes(data)
         outcome = run_cli(capsys, "perplexity", DEMO, path, "--device", DEVICE)
         assert outcome.is_short_error(1) and words in outcome.err, outcome
+    (tmp_path / "latin").write_bytes(b"caf\xe9 " * 99)
+    outcome = run_cli(capsys, "perplexity", DEMO, tmp_path / "latin", "--device", DEVICE)
+    assert outcome.is_short_error(2) and "byte 3 is not UTF-8" in outcome.err, outcome

@@ -125,3 +125,18 @@ def test_an_unknown_pretokenizer_is_refused_before_a_file_is_written(
     outcome = run_cli(capsys, "convert", folder, out, "--pre", name)
     assert outcome.is_short_error(2) and "--pre" in outcome.err and repr(name) in outcome.err
     assert not out.exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no FIFOs")
+def test_a_place_for_counts_is_checked_before_any_text(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path, words in (
+        (tmp_path / "none" / "counts", "cannot be written in"),
+        (tmp_path / "pipe", "not a regular file"),
+        (tmp_path, "not a regular file"),
+    ):
+        options = ("--spec", "ngram-cache", "--lookup-cache-dynamic", path, "--device", DEVICE)
+        outcome = run_cli(capsys, "run", DEMO, "-p", "x", "-n", 1, *options)
+        assert outcome.code == 1 and outcome.out == "" and words in outcome.err, outcome
