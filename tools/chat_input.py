@@ -77,7 +77,7 @@ class Typed:
         return "\n".join([*parts, line.rstrip().removesuffix(QUOTES)]).strip("\n")
 
     def _line(self, prompt: str) -> str:
-        """A line without its end. Raises EOFError at the end of the input and where there is none."""
+        """A line without its end. Raises EOFError at the end of the input, if there is any."""
         if sys.stdin is None:
             raise EOFError
         if sys.stdout.isatty():
