@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -123,6 +124,10 @@ class Graph(OpMethods):
 
     def __str__(self) -> str:
         return to_text(self)
+
+    def _repr_html_(self) -> str:
+        """The text form, for notebooks."""
+        return f'<pre style="max-height: 30em; overflow: auto">{escape(to_text(self))}</pre>'
 
     def _call(
         self, cls: type[Op], args: tuple[Value | None, ...], name: str, rest: Mapping[str, Any]

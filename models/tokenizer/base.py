@@ -60,6 +60,9 @@ class Tokenizer(ABC):
         self._all_special = self._partition(_VERBATIM, strips)
         self._user_defined = self._partition((TokenType.USER_DEFINED,), strips)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.source}, {self.n_vocab} tokens>"
+
     @abstractmethod
     def _encode_fragment(self, text: str, first: bool) -> list[int]:
         """Ids of a text without special tokens; `first`: it starts a text or follows one."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import pydoc
 from typing import Any
 
 import numpy as np
@@ -63,6 +65,17 @@ def test_declarations_name_inputs_and_outputs(name: str) -> None:
     assert all(str(f.type).partition("[")[0] in KINDS for f in fields)
     assert not {f.name for f in fields} & {*inputs, "name"}
     assert cls.__doc__ and cls.__doc__ != Op.__doc__
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_help_of_a_builder_method(name: str) -> None:
+    """`help(g.rms_norm)` shows inputs, attributes and what the op computes."""
+    cls, method = OPS[name], getattr(Graph(), name)
+    shown = list(inspect.signature(method).parameters)
+    attributes = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    assert shown == [*(n.strip("?*") for n in cls.inputs), *attributes, "name"]
+    page = pydoc.plain(pydoc.render_doc(method))
+    assert cls.__doc__ is not None and cls.__doc__.splitlines()[0] in page
 
 
 @pytest.mark.parametrize("name", NAMES)
