@@ -47,16 +47,18 @@ test: $(VENV)/.installed $(VENV)/.testing
 test-full: $(VENV)/.installed $(VENV)/.testing-full
 	$(BIN)/pytest $(PARALLEL) $(ARGS) </dev/null
 
-# Every case of every op under the address and undefined-behaviour sanitizers, at every level.
+# Every case of every op under the address and undefined-behaviour sanitizers, at every level, and
+# products of rows with NaN and infinity for every type.
 test-asan: $(VENV)/.installed $(VENV)/.testing
 	tools/dev_tree.sh build/asan/tree
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S . -B build/asan -G Ninja -DRIVERRUN_SANITIZE=ON -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/asan
 	ln -sfn $(CURDIR)/build/asan/_cpu*.so build/asan/tree/riverrun/
 	for isa in base avx2 avx512 avx512vnni; do \
-	  RIVERRUN_ISA=$$isa ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=build/asan/tree \
-	  LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
-	  $(BIN)/python tests/run_cases.py || exit 1; \
+	  ( export RIVERRUN_ISA=$$isa ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=build/asan/tree \
+	    LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)"; \
+	    $(BIN)/python tests/run_cases.py && \
+	    $(BIN)/pytest -q tests/backends/test_mul_mat_cpu.py -k finite </dev/null ) || exit 1; \
 	done
 
 # Kernels for the cards that the CUDA toolkit finds here ("native"), or for CUDA_ARCHITECTURES.
