@@ -109,6 +109,7 @@ def _tiny(arch: str, **more: Any) -> Shape:
 
 _TINY_DELTA_NET = _delta_net(4, 8, 32, 16)
 _SHARED = "expert_shared_feed_forward_length"
+_QWEN3NEXT = _common(2048, 48, 5120, (16, 2, 256), 262144, 1e7) | _delta_net(16, 32, 128, 64)
 _QWEN35MOE = _common(2048, 40, 512, (16, 2, 256), 262144, 1e7) | _delta_net(16, 32, 128, 64)
 
 SHAPES = {
@@ -123,6 +124,12 @@ SHAPES = {
     ),
     "qwen35moe-35b-a3b": Shape(
         "qwen35moe", 248320, False, _QWEN35MOE | _experts(256, 8, 512) | {_SHARED: 512}
+    ),
+    "qwen3next-tiny": _tiny(
+        "qwen3next", **_TINY_DELTA_NET, **_experts(16, 4, 256), **{_SHARED: 256}
+    ),
+    "qwen3next-80b-a3b": Shape(
+        "qwen3next", 151936, False, _QWEN3NEXT | _experts(512, 10, 512) | {_SHARED: 512}
     ),
     "qwen3-tiny": _tiny("qwen3"),
     "qwen3-0.6b": _qwen3(1024, 28, 3072, 16, tied=True),

@@ -18,7 +18,15 @@ from riverrun.models.quantizing import find_mix, plan
 from riverrun.models.synth import SHAPES, find_shape, synthesize
 from riverrun.models.synth.values import router
 
-TINY = ["tiny", "qwen35moe-tiny", "qwen3-tiny", "qwen3moe-tiny", "llama-tiny", "gemma3-tiny"]
+TINY = [
+    "tiny",
+    "qwen35moe-tiny",
+    "qwen3next-tiny",
+    "qwen3-tiny",
+    "qwen3moe-tiny",
+    "llama-tiny",
+    "gemma3-tiny",
+]
 PARAMETERS = {  # in millions, as the models are known for; published counts round them
     "qwen35-0.8b": 752,
     "qwen35-4b": 4206,
