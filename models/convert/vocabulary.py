@@ -13,6 +13,8 @@ from .pre_names import pre_name
 from .specials import special_keys
 from .spm_model import SpmVocabulary, read_spm
 
+# Metadata of a file without a tokenizer.
+NO_VOCABULARY = {"tokenizer.ggml.model": "none"}
 _BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 # Texts that are control tokens in models that do not mark them so.
 _SPECIAL = re.compile(r"<\|.*\|>|<｜.*｜>|<unused\d*>|<pad>|<mask>|<2mass>|\[@BOS@\]", re.DOTALL)
@@ -41,11 +43,6 @@ def vocabulary_keys(folder: Path, config: Config, pre: str = "") -> dict[str, An
     generation = _optional(folder / "generation_config.json")
     template = _template(folder, settings)
     return {**keys, **special_keys(config, described, settings, generation, added), **template}
-
-
-def no_vocabulary_keys(config: Config) -> dict[str, Any]:
-    """Metadata of a file without a tokenizer."""
-    return {"tokenizer.ggml.model": "none"}
 
 
 def _optional(path: Path) -> dict[str, Any]:

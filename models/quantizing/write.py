@@ -10,13 +10,20 @@ import numpy as np
 
 from ...graph.dtype import DType
 from ...graph.errors import DTypeError, RequestError
-from ..gguf import Field, GgufFile, NewTensor, fields_of, scalar, write_gguf
+from ..gguf import (
+    QUANTIZATION_VERSION,
+    Field,
+    GgufFile,
+    NewTensor,
+    fields_of,
+    scalar,
+    write_gguf,
+)
 from .importance import Importance
 from .mix import Mix
 from .plan import Step
 
 _PIECE = 1 << 24  # bytes of the source at a time
-_QUANTIZATION_VERSION = 2  # of the block formats, as ggml counts them
 
 
 class Recode(Protocol):
@@ -118,7 +125,7 @@ def _fields(file: GgufFile, mix: Mix, importance: Importance | None) -> dict[str
         for key, value in fields_of(file.metadata).items()
         if key not in ("split.no", "split.count", "split.tensors.count")
     }
-    fields["general.quantization_version"] = scalar("u32", _QUANTIZATION_VERSION)
+    fields["general.quantization_version"] = scalar("u32", QUANTIZATION_VERSION)
     fields["general.file_type"] = scalar("u32", mix.file_type)
     if importance is not None:
         fields["quantize.imatrix.file"] = scalar("str", importance.path.name)
