@@ -8,6 +8,8 @@ from typing import Any
 
 from ...graph.errors import ModelError
 from ..tokenizer import TokenType
+from ..tokenizer.pretokenizers import PRETOKENIZERS
+from ..tokenizer.vocab import SPACE
 from .config import Config, read_json
 from .pre_names import pre_name
 from .specials import special_keys
@@ -42,7 +44,12 @@ def vocabulary_keys(folder: Path, config: Config, pre: str = "") -> dict[str, An
         )
     generation = _optional(folder / "generation_config.json")
     template = _template(folder, settings)
-    return {**keys, **special_keys(config, described, settings, generation, added), **template}
+    keys |= special_keys(config, described, settings, generation, added)
+    family = PRETOKENIZERS.get(keys["tokenizer.ggml.pre"])
+    if described and family is not None and family.add_bos:
+        # Such a tokenizer.json adds one where it says so, files of the name where they do not.
+        keys.setdefault("tokenizer.ggml.add_bos_token", False)
+    return keys | template
 
 
 def _optional(path: Path) -> dict[str, Any]:
@@ -109,7 +116,7 @@ def _tokens(
             types.append(int(TokenType.UNUSED))
             continue
         kind = _type(text, added.get(number))
-        tokens.append(text.replace("\u2581", " ") if kind == TokenType.USER_DEFINED else text)
+        tokens.append(_spelled(text, kind))
         types.append(int(kind))
     return tokens, types
 
@@ -119,6 +126,11 @@ def _type(text: str, added: dict[str, Any] | None) -> TokenType:
         special = added.get("special") or _SPECIAL.fullmatch(text)
         return TokenType.CONTROL if special else TokenType.USER_DEFINED
     return TokenType.BYTE if _BYTE.fullmatch(text) else TokenType.NORMAL
+
+
+def _spelled(text: str, kind: TokenType) -> str:
+    """A token as files have it: those that a user defined with spaces as they are."""
+    return text.replace(SPACE, " ") if kind == TokenType.USER_DEFINED else text
 
 
 def _pair(merge: Any) -> tuple[str, str]:
@@ -169,8 +181,7 @@ def _spm_keys(
         if number < size:
             text = str(token["content"])
             kind = _type(text, token)
-            spelled = text.replace("\u2581", " ") if kind == TokenType.USER_DEFINED else text
-            tokens[number], scores[number], types[number] = spelled, -1000.0, int(kind)
+            tokens[number], scores[number], types[number] = _spelled(text, kind), -1000.0, int(kind)
     prefix = settings.get("add_prefix_space")
     prefix = spm.add_space_prefix if prefix is None else bool(prefix)
     return _scored("llama", tokens, scores, types) | {"tokenizer.ggml.add_space_prefix": prefix}

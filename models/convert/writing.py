@@ -190,7 +190,7 @@ def _recommended(source: Path) -> dict[str, Any]:
 
 def _extra(family: Family) -> Iterable[NewTensor]:
     for name, values in family.extra():
-        yield NewTensor(name, values.shape, dtype("f32"), lambda values=values: [values])
+        yield NewTensor(name, values.shape, dtype("f32"), partial(iter, [values]))
 
 
 def _check(target: Path, path: Path) -> None:
