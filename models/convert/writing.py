@@ -90,26 +90,26 @@ def convert(
     check_target(target, force)
     config = Config.read(source)
     family = find_family(config)(config)
-    own = {f"{family.arch}.{key}": value for key, value in family.keys().items()}
-    own |= _vocabulary(family, source, config, tokenizer, pre)
+    keys = {f"{family.arch}.{key}": value for key, value in family.keys().items()}
+    keys |= _vocabulary(family, source, config, tokenizer, pre)
     checkpoint = Checkpoint(source)
     kind = checkpoint.kind.lower() if outtype == "auto" else outtype
     kind = "f32" if kind == "f64" else kind
-    planned = plan(family, checkpoint, kind)
-    keys: dict[str, Any] = {
+    tensors = plan(family, checkpoint, kind)
+    keys = {
         "general.architecture": family.arch,
         "general.type": "model",
         "general.name": name or source.resolve().name,
-        "general.size_label": size_label({each.name: each.shape for each in planned}),
+        "general.size_label": size_label({t.name: t.shape for t in tensors}),
         **_recommended(source),
-        **own,
+        **keys,
         "general.file_type": find_mix(kind).file_type,
         "general.quantization_version": QUANTIZATION_VERSION,
     }
     write_gguf(
         target,
         new_fields(keys),
-        [*_extra(family), *(NewTensor(t.name, t.shape, t.dtype, t.pieces) for t in planned)],
+        [*_extra(family), *(NewTensor(t.name, t.shape, t.dtype, t.pieces) for t in tensors)],
         force=force,
         progress=progress,
         check=partial(_check, target),
