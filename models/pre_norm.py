@@ -15,18 +15,23 @@ from .blocks import (
     ffn,
     ffn_wants,
     norm,
+    scaled,
 )
 from .memories import MemorySpec
+from .moe import MoeShape, moe, moe_wants
 from .step import StepGraph
 
 
 class PreNorm(Architecture):
     """x += attention(norm(x)); x += feed_forward(norm(x)).
 
-    ffn_norm: the name of the second norm, behind `blk.N.`; residual_scale: of what is added."""
+    ffn_norm: the name of the second norm, behind `blk.N.`; residual_scale: of what is added;
+    experts: what layers from n_dense on have in place of the dense block, None for nothing."""
 
     ffn_norm = "ffn_norm.weight"
     residual_scale = 1.0
+    experts: MoeShape | None = None
+    n_dense = 0
 
     @abstractmethod
     def attention_shape(self, layer: int) -> AttentionShape:
@@ -42,11 +47,15 @@ class PreNorm(Architecture):
 
     def ffn_wants(self, layer: int) -> Iterator[Want]:
         """The tensors of a layer's feed-forward part."""
-        return ffn_wants(layer, self.hp.n_embd, self.hp.n_ff[layer])
+        if self.experts is None or layer < self.n_dense:
+            return ffn_wants(layer, self.hp.n_embd, self.hp.n_ff[layer])
+        return moe_wants(layer, self.hp.n_embd, self.experts, fused=False)
 
     def ffn(self, s: StepGraph, layer: int, h: Value) -> Value:
         """A layer's feed-forward part. h: [N, n_embd], normalised; returns the same."""
-        return ffn(s, layer, h)
+        if self.experts is None or layer < self.n_dense:
+            return ffn(s, layer, h)
+        return moe(s, layer, h, self.experts)
 
     def wants(self) -> Iterator[Want]:
         """Tensor names and shapes."""
@@ -73,13 +82,11 @@ class PreNorm(Architecture):
         g, eps = s.g, self.hp.eps
         with g.scope(f"blk.{i}"):
             h = norm(s, x, f"blk.{i}.attn_norm.weight", eps)
-            x = g.add(x, self._scaled(s, self.mix(s, i, h)), name="attn_residual")
+            mixed = scaled(s, self.mix(s, i, h), self.residual_scale, "residual_scale")
+            x = g.add(x, mixed, name="attn_residual")
             h = norm(s, x, f"blk.{i}.{self.ffn_norm}", eps)
-            return g.add(x, self._scaled(s, self.ffn(s, i, h)), name="ffn_residual")
-
-    def _scaled(self, s: StepGraph, y: Value) -> Value:
-        scale = self.residual_scale
-        return y if scale == 1.0 else s.g.scale(y, factor=scale, name="residual_scale")
+            y = scaled(s, self.ffn(s, i, h), self.residual_scale, "residual_scale")
+            return g.add(x, y, name="ffn_residual")
 
     def memories(self) -> tuple[MemorySpec, ...]:
         """Every layer attends."""
