@@ -8,7 +8,6 @@ from typing import Any
 
 from ...graph.errors import ModelError
 from ..tokenizer import TokenType
-from ..tokenizer.pretokenizers import PRETOKENIZERS
 from ..tokenizer.vocab import SPACE
 from .config import Config, read_json
 from .pre_names import pre_name
@@ -18,6 +17,7 @@ from .spm_model import SpmVocabulary, read_spm
 # Metadata of a file without a tokenizer.
 NO_VOCABULARY = {"tokenizer.ggml.model": "none"}
 _BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
+_TAB = "<0x09>"
 # Texts that are control tokens in models that do not mark them so.
 _SPECIAL = re.compile(r"<\|.*\|>|<｜.*｜>|<unused\d*>|<pad>|<mask>|<2mass>|\[@BOS@\]", re.DOTALL)
 
@@ -44,12 +44,7 @@ def vocabulary_keys(folder: Path, config: Config, pre: str = "") -> dict[str, An
         )
     generation = _optional(folder / "generation_config.json")
     template = _template(folder, settings)
-    keys |= special_keys(config, described, settings, generation, added)
-    family = PRETOKENIZERS.get(keys["tokenizer.ggml.pre"])
-    if described and family is not None and family.add_bos:
-        # Such a tokenizer.json adds one where it says so, files of the name where they do not.
-        keys.setdefault("tokenizer.ggml.add_bos_token", False)
-    return keys | template
+    return {**keys, **special_keys(config, described, settings, generation, added), **template}
 
 
 def _optional(path: Path) -> dict[str, Any]:
@@ -79,9 +74,13 @@ def _described_keys(
     if model.get("type") != "BPE" or not isinstance(model.get("vocab"), dict):
         kind = model.get("type")
         raise ModelError(f"{source}: model.type should be BPE with its vocab, got {kind}")
-    tokens, types = _tokens(model["vocab"], added, size, source)
-    merges = [_pair(m) for m in model.get("merges") or ()]
-    if model.get("byte_fallback") and "<0x00>" in model["vocab"]:
+    vocab, merges = model["vocab"], [_pair(m) for m in model.get("merges") or ()]
+    spaced = model.get("byte_fallback") and "<0x00>" in vocab
+    if spaced and _TAB not in vocab:
+        # Gemma's files have the character in the place of its byte.
+        vocab = {_TAB if text == "\t" else text: number for text, number in vocab.items()}
+    tokens, types = _tokens(vocab, added, size, source)
+    if spaced:
         scores = _scores(tokens, merges)
         return _scored("llama", tokens, scores, types) | {
             "tokenizer.ggml.add_space_prefix": _prepends(described)
