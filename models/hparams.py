@@ -57,24 +57,24 @@ def read_hparams(file: GgufFile, arch: str, n_vocab: int, hybrid: bool = False) 
         return f"{arch}.{name}"
 
     n_all = file.get_u32(key("block_count"))
-    check_range(file, key("block_count"), n_all, 1, MAX_LAYERS)
+    _in_range(file, key("block_count"), n_all, 1, MAX_LAYERS)
     n_mtp = file.get_u32(key("nextn_predict_layers"), 0)
-    check_range(file, key("nextn_predict_layers"), n_mtp, 0, n_all - 1)
+    _in_range(file, key("nextn_predict_layers"), n_mtp, 0, n_all - 1)
     n_embd = file.get_u32(key("embedding_length"))
-    check_range(file, key("embedding_length"), n_embd, 1, 1 << 20)
+    _in_range(file, key("embedding_length"), n_embd, 1, 1 << 20)
     n_head, n_head_kv = _head_counts(file, arch, n_all, hybrid)
     dim_k = file.get_u32(key("attention.key_length"), n_embd // n_head[0])
     dim_v = file.get_u32(key("attention.value_length"), n_embd // n_head[0])
     n_rot = file.get_u32(key("rope.dimension_count"), dim_k)
-    check_range(file, key("attention.key_length"), dim_k, 1, 4096)
-    check_range(file, key("attention.value_length"), dim_v, 1, 4096)
-    check_range(file, key("rope.dimension_count"), n_rot, 1, dim_k)
+    _in_range(file, key("attention.key_length"), dim_k, 1, 4096)
+    _in_range(file, key("attention.value_length"), dim_v, 1, 4096)
+    _in_range(file, key("rope.dimension_count"), n_rot, 1, dim_k)
     if n_rot % 2:
         raise ModelError(f"{file.path}: {key('rope.dimension_count')} should be even, got {n_rot}")
     n_ctx_train = file.get_u32(key("context_length"))
-    check_range(file, key("context_length"), n_ctx_train, 1, (1 << 32) - 1)
+    _in_range(file, key("context_length"), n_ctx_train, 1, (1 << 32) - 1)
     eps = read_positive(file, key("attention.layer_norm_rms_epsilon"))
-    check_range(file, key("attention.layer_norm_rms_epsilon"), eps, 0, 1)
+    _in_range(file, key("attention.layer_norm_rms_epsilon"), eps, 0, 1)
     return Hparams(
         arch=arch,
         n_vocab=n_vocab,
@@ -102,7 +102,7 @@ def _head_counts(
     key, key_kv = f"{arch}.attention.head_count", f"{arch}.attention.head_count_kv"
     n_head = file.get_per_layer(key, n_layers)
     for heads in n_head:
-        check_range(file, key, heads, 1, 4096)
+        _in_range(file, key, heads, 1, 4096)
     if key_kv not in file.metadata:
         return n_head, list(n_head)
     n_head_kv = file.get_per_layer(key_kv, n_layers)
@@ -127,7 +127,7 @@ def read_count(
 ) -> int:
     """A u32 in low .. high. Raises ModelError for others."""
     value = file.get_u32(key, default)
-    check_range(file, key, value, low, high)
+    _in_range(file, key, value, low, high)
     return value
 
 
@@ -155,12 +155,12 @@ def _rope_scaling(file: GgufFile, arch: str) -> RopeScaling:
     if kind == "linear":
         return RopeScaling(freq_scale=1.0 / factor, attn_factor=attn_factor)
     # 1 + 0.1 ln(factor), by which op `rope` multiplies, is positive from e**-10 on.
-    check_range(file, f"{prefix}.factor", factor, 1e-3, 1e6)
+    _in_range(file, f"{prefix}.factor", factor, 1e-3, 1e6)
     key = f"{prefix}.original_context_length"
     n_ctx_orig = file.get_u32(key, file.get_u32(f"{arch}.context_length"))
-    check_range(file, key, n_ctx_orig, 1, (1 << 32) - 1)
+    _in_range(file, key, n_ctx_orig, 1, (1 << 32) - 1)
     ext_factor = file.get_f32(f"{prefix}.yarn_ext_factor", 1.0)
-    check_range(file, f"{prefix}.yarn_ext_factor", ext_factor, 0, 1)
+    _in_range(file, f"{prefix}.yarn_ext_factor", ext_factor, 0, 1)
     return RopeScaling(
         1.0 / factor,
         ext_factor,
@@ -188,7 +188,6 @@ def _yarn_magnitude(file: GgufFile, prefix: str, factor: float, ext_factor: floa
     return paper / divided / usual
 
 
-def check_range(file: GgufFile, key: str, value: float, low: float, high: float) -> None:
-    """Raise ModelError, naming the key, for a value outside low .. high."""
+def _in_range(file: GgufFile, key: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:
         raise ModelError(f"{file.path}: {key} should be {low} to {high}, got {value}")

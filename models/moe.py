@@ -16,10 +16,10 @@ from ..graph import Graph, Value
 from ..graph.errors import ModelError
 from .architecture import Want
 from .gguf import GgufFile
-from .hparams import check_range, read_count, read_optional
+from .hparams import read_optional
 from .step import StepGraph
 
-MAX_EXPERTS, MAX_WIDTH = 1024, 1 << 20
+MAX_EXPERTS = 1024
 
 
 @dataclass(frozen=True)
@@ -57,15 +57,21 @@ def read_moe(
 
     Raises GgufError for absent or mistyped keys, ModelError for values out of range."""
 
-    experts = read_count(file, f"{arch}.expert_count", 1, MAX_EXPERTS)
-    used = read_count(file, f"{arch}.expert_used_count", 1, experts)
-    key = f"{arch}.expert_feed_forward_length"
-    widths = dense if dense and key not in file.metadata else file.get_per_layer(key, n_layers)
-    for width in widths:
-        check_range(file, key, width, 1, MAX_WIDTH)
-    key, n_ff_shared = f"{arch}.expert_shared_feed_forward_length", 0
+    def count(name: str, value: int, high: int) -> int:
+        if not 1 <= value <= high:
+            raise ModelError(f"{file.path}: {arch}.{name} should be 1 to {high}, got {value}")
+        return value
+
+    key = f"{arch}.expert_count"
+    experts = count("expert_count", file.get_u32(key), MAX_EXPERTS)
+    used = count("expert_used_count", file.get_u32(f"{arch}.expert_used_count"), experts)
+    name = "expert_feed_forward_length"
+    widths = dense if dense and f"{arch}.{name}" not in file.metadata else None
+    widths = widths or file.get_per_layer(f"{arch}.{name}", n_layers)
+    n_ff = [count(name, n, 1 << 20) for n in widths]
+    name, n_ff_shared = "expert_shared_feed_forward_length", 0
     if shared:
-        n_ff_shared = read_count(file, key, 1, MAX_WIDTH)
+        n_ff_shared = count(name, file.get_u32(f"{arch}.{name}"), 1 << 20)
     scale = read_optional(file, f"{arch}.expert_weights_scale") or 1.0
     normalize = file.get_bool(f"{arch}.expert_weights_norm", True)
     key = f"{arch}.expert_gating_func"
@@ -74,7 +80,7 @@ def read_moe(
         if told not in GATINGS:
             raise ModelError(f"{file.path}: {key} should be 1 (softmax) or 2 (sigmoid), got {told}")
         gating = GATINGS[told]
-    return MoeShape(experts, used, tuple(widths), n_ff_shared, scale, normalize, gating)
+    return MoeShape(experts, used, tuple(n_ff), n_ff_shared, scale, normalize, gating)
 
 
 def moe_wants(layer: int, n_embd: int, m: MoeShape, fused: bool) -> Iterator[Want]:

@@ -18,20 +18,16 @@ from .blocks import (
     scaled,
 )
 from .memories import MemorySpec
-from .moe import MoeShape, moe, moe_wants
 from .step import StepGraph
 
 
 class PreNorm(Architecture):
     """x += attention(norm(x)); x += feed_forward(norm(x)).
 
-    ffn_norm: the name of the second norm, behind `blk.N.`; residual_scale: of what is added;
-    experts: what layers from n_dense on have in place of the dense block, None for nothing."""
+    ffn_norm: the name of the second norm, behind `blk.N.`; residual_scale: of what is added."""
 
     ffn_norm = "ffn_norm.weight"
     residual_scale = 1.0
-    experts: MoeShape | None = None
-    n_dense = 0
 
     @abstractmethod
     def attention_shape(self, layer: int) -> AttentionShape:
@@ -47,15 +43,11 @@ class PreNorm(Architecture):
 
     def ffn_wants(self, layer: int) -> Iterator[Want]:
         """The tensors of a layer's feed-forward part."""
-        if self.experts is None or layer < self.n_dense:
-            return ffn_wants(layer, self.hp.n_embd, self.hp.n_ff[layer])
-        return moe_wants(layer, self.hp.n_embd, self.experts, fused=False)
+        return ffn_wants(layer, self.hp.n_embd, self.hp.n_ff[layer])
 
     def ffn(self, s: StepGraph, layer: int, h: Value) -> Value:
         """A layer's feed-forward part. h: [N, n_embd], normalised; returns the same."""
-        if self.experts is None or layer < self.n_dense:
-            return ffn(s, layer, h)
-        return moe(s, layer, h, self.experts)
+        return ffn(s, layer, h)
 
     def wants(self) -> Iterator[Want]:
         """Tensor names and shapes."""

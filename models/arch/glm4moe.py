@@ -10,9 +10,8 @@ from ...graph.errors import ModelError
 from ..architecture import Want, register_architecture
 from ..blocks import AttentionShape, Rope, attention_memories, attention_shape
 from ..gguf import GgufFile
-from ..hparams import read_count
 from ..memories import MemorySpec
-from ..moe import read_moe
+from ..moe import MoeShape, moe, moe_wants, read_moe
 from ..nextn import NextN
 from ..pre_norm import PreNorm
 from ..step import StepGraph
@@ -33,7 +32,9 @@ class Glm4Moe(NextN, PreNorm):
         self.rope = Rope("neox", hp.n_rot, hp.rope_base, hp.rope_scaling)
         self.qk_norm = "blk.0.attn_q_norm.weight" in file.infos
         key = "glm4moe.leading_dense_block_count"
-        self.n_dense = read_count(file, key, 0, hp.n_layer, 0)
+        self.n_dense = file.get_u32(key, 0)
+        if self.n_dense > hp.n_layer:
+            raise ModelError(f"{file.path}: {key} should be 0 to {hp.n_layer}, got {self.n_dense}")
         groups = file.get_u32("glm4moe.expert_group_count", 1)
         if groups > 1:
             raise ModelError(
@@ -42,7 +43,7 @@ class Glm4Moe(NextN, PreNorm):
             )
         m = read_moe(file, self.name, hp.n_layer_all, shared=False, gating="sigmoid")
         shared = file.get_u32("glm4moe.expert_shared_count", 1) * m.n_ff[0]
-        self.experts, self.n_expert = replace(m, n_ff_shared=shared, shared_gate=False), m.n_expert
+        self.experts: MoeShape = replace(m, n_ff_shared=shared, shared_gate=False)
 
     def wants(self) -> Iterator[Want]:
         """Tensor names and shapes, MTP blocks included."""
@@ -52,10 +53,16 @@ class Glm4Moe(NextN, PreNorm):
         yield from self.nextn_wants()
 
     def ffn_wants(self, layer: int) -> Iterator[Want]:
-        """The dense block, or experts and the bias of their choice."""
-        yield from super().ffn_wants(layer)
-        if layer >= self.n_dense:
-            yield Want(f"blk.{layer}.exp_probs_b.bias", (self.n_expert,), optional=True)
+        """The dense block, or experts."""
+        if layer < self.n_dense:
+            yield from super().ffn_wants(layer)
+            return
+        yield from moe_wants(layer, self.hp.n_embd, self.experts, fused=False)
+        yield Want(f"blk.{layer}.exp_probs_b.bias", (self.experts.n_expert,), optional=True)
+
+    def ffn(self, s: StepGraph, layer: int, h: Value) -> Value:
+        """The dense block, or experts."""
+        return super().ffn(s, layer, h) if layer < self.n_dense else moe(s, layer, h, self.experts)
 
     def attention_shape(self, layer: int) -> AttentionShape:
         """Biases where the file has them."""

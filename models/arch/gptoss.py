@@ -8,12 +8,12 @@ from ..architecture import register_architecture
 from ..blocks import AttentionShape, Rope, attention_shape
 from ..gguf import GgufFile
 from ..hparams import read_count
+from ..mixture import Mixture
 from ..moe import read_moe
-from ..pre_norm import PreNorm
 
 
 @register_architecture
-class GptOss(PreNorm):
+class GptOss(Mixture):
     """gpt-oss 20B and 120B. Source: OpenAI 2025, arXiv 2508.10925."""
 
     name = "gpt-oss"

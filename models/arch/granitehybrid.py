@@ -12,13 +12,14 @@ from ..gguf import GgufFile
 from ..hparams import read_optional
 from ..mamba2 import mamba2, mamba2_fold, mamba2_wants, read_mamba2
 from ..memories import RecurrentPart
+from ..mixture import Mixture
 from ..moe import read_moe
 from ..recurrent import Hybrid
 from ..step import StepGraph
 
 
 @register_architecture
-class GraniteHybrid(Hybrid):
+class GraniteHybrid(Mixture, Hybrid):
     """Granite 4. Layers without key-value heads scan. Embeddings, what layers add, scores of
     attention and logits are scaled; positions are rotated where rope.scaling.finetuned says so,
     which those of published files do not."""

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ...graph import Value
+from ...graph.errors import ModelError
 from ..architecture import Want, register_architecture
 from ..blocks import PLAIN_ROPE, AttentionShape, Rope
 from ..gguf import GgufFile
-from ..hparams import read_count
 from ..memories import AttentionSpec, MemorySpec, RecurrentPart
 from ..mla import mla, mla_wants, read_mla
-from ..moe import read_moe
+from ..moe import MoeShape, moe, moe_wants, read_moe
 from ..recurrent import Hybrid, no_tokens
 from ..step import StepGraph
 
@@ -35,13 +35,18 @@ class KimiLinear(Hybrid):
         self.recurrent = [kv == 0 for kv in hp.n_head_kv[: hp.n_layer]]
         self.mla = read_mla(file, a, hp)
         self.heads = hp.n_head[0]
-        self.dim = read_count(file, f"{a}.kda.head_dim", 1, 4096)
-        self.width = read_count(file, f"{a}.ssm.conv_kernel", 2, 64)
-        self.n_dense = read_count(file, f"{a}.leading_dense_block_count", 0, hp.n_layer, 0)
+        self.dim = file.get_u32(f"{a}.kda.head_dim")
+        self.width = file.get_u32(f"{a}.ssm.conv_kernel")
+        for key, value, low, high in (
+            ("kda.head_dim", self.dim, 1, 4096),
+            ("ssm.conv_kernel", self.width, 2, 64),
+        ):
+            if not low <= value <= high:
+                raise ModelError(f"{file.path}: {a}.{key} should be {low} to {high}, got {value}")
+        self.n_dense = file.get_u32(f"{a}.leading_dense_block_count", 0)
         found = read_moe(file, a, hp.n_layer, shared=False)
         shared = found.n_ff[0] * file.get_u32(f"{a}.expert_shared_count")
-        self.experts = replace(found, n_ff_shared=shared, shared_gate=False)
-        self.n_expert = found.n_expert
+        self.experts: MoeShape = replace(found, n_ff_shared=shared, shared_gate=False)
 
     def attention_shape(self, layer: int) -> AttentionShape:
         """That of one key and value for all heads."""
@@ -67,9 +72,17 @@ class KimiLinear(Hybrid):
 
     def ffn_wants(self, layer: int) -> Iterator[Want]:
         """The dense block of the first layers, or experts and the bias of their choice."""
-        yield from super().ffn_wants(layer)
-        if layer >= self.n_dense:
-            yield Want(f"blk.{layer}.exp_probs_b.bias", (self.n_expert,))
+        if layer < self.n_dense:
+            yield from super().ffn_wants(layer)
+        else:
+            yield from moe_wants(layer, self.hp.n_embd, self.experts, fused=False)
+            yield Want(f"blk.{layer}.exp_probs_b.bias", (self.experts.n_expert,))
+
+    def ffn(self, s: StepGraph, layer: int, h: Value) -> Value:
+        """The dense block of the first layers, or experts."""
+        if layer < self.n_dense:
+            return super().ffn(s, layer, h)
+        return moe(s, layer, h, self.experts)
 
     def recurrent_wants(self, layer: int) -> Iterator[Want]:
         """The tensors of a delta layer. Converters write those of [heads] and of convolutions with

@@ -9,12 +9,12 @@ from ..architecture import Want, register_architecture
 from ..blocks import AttentionShape, Rope, attention_shape
 from ..gguf import GgufFile
 from ..hparams import read_count
+from ..mixture import Mixture
 from ..moe import read_moe
-from ..pre_norm import PreNorm
 
 
 @register_architecture
-class Llama(PreNorm):
+class Llama(Mixture):
     """Llama 2 and 3, Mistral, Mixtral and their kin. Where a file names a window, as those of the
     first Mistral do, all layers have it."""
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ...graph import Value
 from ..architecture import Want, register_architecture
 from ..gguf import GgufFile
-from ..moe import MoeShape, moe_wants, read_moe
+from ..moe import MoeShape, moe, moe_wants, read_moe
+from ..step import StepGraph
 from .qwen35 import Qwen35
 
 
@@ -26,3 +28,7 @@ class Qwen35Moe(Qwen35):
     def ffn_wants(self, layer: int) -> Iterator[Want]:
         """Router, experts, shared expert; gate and up as the file has them."""
         return moe_wants(layer, self.hp.n_embd, self.experts, self.fused[layer])
+
+    def ffn(self, s: StepGraph, layer: int, h: Value) -> Value:
+        """The mixture in place of the dense block."""
+        return moe(s, layer, h, self.experts)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from ..architecture import register_architecture
 from ..gguf import GgufFile
+from ..mixture import Mixture
 from ..moe import read_moe
 from .qwen3 import Qwen3
 
 
 @register_architecture
-class Qwen3Moe(Qwen3):
+class Qwen3Moe(Mixture, Qwen3):
     """Qwen3 with experts, none of them shared."""
 
     name = "qwen3moe"
