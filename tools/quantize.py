@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from .loading import MOST_THREADS
+from .loading import Loading
 from .messages import note
-from .parameters import command, usage_errors
-from .writing import Force, progress_bar
+from .parameters import Offer, command, usage_errors
+from .progress import progress_bar
+from .writing import Force, Out
 
 if TYPE_CHECKING:
     from ..models.quantizing import Step
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 Source: TypeAlias = Annotated[
     Path, typer.Argument(metavar="IN", help="GGUF file, or the first of its shards.")
 ]
-Out: TypeAlias = Annotated[Path, typer.Argument(metavar="OUT", help="GGUF file to write.")]
 Kind: TypeAlias = Annotated[
     str, typer.Argument(metavar="TYPE", help="Mix of types, such as Q4_K_M, Q6_K or Q8_0.")
 ]
@@ -40,18 +40,6 @@ DryRun: TypeAlias = Annotated[
 Requantize: TypeAlias = Annotated[
     bool, typer.Option("--allow-requantize", help="Take tensors that are quantised already.")
 ]
-Threads: TypeAlias = Annotated[
-    int | None,
-    typer.Option(
-        "-t",
-        "--threads",
-        metavar="THREADS",
-        min=1,
-        max=MOST_THREADS,
-        help="Processor threads.",
-        show_default="the physical cores that affinity and the cgroup quota allow",
-    ),
-]
 
 
 @command
@@ -59,12 +47,12 @@ def quantize(
     source: Source,
     out: Out,
     kind: Kind,
+    loading: Annotated[Loading, Offer(only=("threads",))],
     imatrix: Matrix = None,
     tensor_type: TensorType = None,
     dry_run: DryRun = False,
     allow_requantize: Requantize = False,
     force: Force = False,
-    threads: Threads = None,
 ) -> None:
     """Write a model file with its weights in fewer bits."""
     from ..backends.cpu_blocks import BlockRecoder
@@ -85,13 +73,13 @@ def quantize(
         return
     if out.exists() and source.exists() and out.samefile(source):
         raise typer.BadParameter("expected another file than IN", param_hint="OUT")
-    with progress_bar() as progress:
+    with progress_bar("writing") as progress:
         quantizing.quantize(
             file,
             out,
             mix,
             steps,
-            BlockRecoder(threads),
+            BlockRecoder(loading.threads),
             importance=importance,
             allow_requantize=allow_requantize,
             force=force,

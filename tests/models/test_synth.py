@@ -16,7 +16,7 @@ from riverrun.models.gguf import open_gguf
 from riverrun.models.load import load_file
 from riverrun.models.quantizing import find_mix, plan
 from riverrun.models.synth import SHAPES, find_shape, synthesize
-from riverrun.models.synth.values import router
+from riverrun.models.synth.values import router_rows
 
 TINY = [
     "tiny",
@@ -107,7 +107,7 @@ def test_routers(tmp_path: Path) -> None:
     h = np.random.default_rng(3).standard_normal((4000, 256))
     share = {}
     for kind in ("even", "skewed"):
-        w = router((128, 256), kind, np.random.default_rng(4))
+        w = router_rows((128, 256), kind, np.random.default_rng(4))
         top = np.argpartition(-(h @ w.T), 8, axis=1)[:, :8]
         counts = np.sort(np.bincount(top.reshape(-1), minlength=128))[::-1]
         share[kind] = counts[:16].sum() / counts.sum()
