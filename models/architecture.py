@@ -14,6 +14,7 @@ from typing import ClassVar, TypeVar
 
 from ..graph import Graph, TensorSpec, Value
 from ..graph.errors import GraphError, ModelError
+from ..graph.unread_types import REFUSED
 from ..ops.mul_mat import WEIGHT_TYPES
 from .gguf import GgufFile
 from .hparams import Hparams, read_hparams
@@ -228,10 +229,11 @@ def check_tensors(arch: Architecture, file: GgufFile) -> None:
     stored = [
         f"{name} is {have[name].type_name}, expected {' or '.join(w.types)}"
         for name, w in wants.items()
-        if name in have and have[name].type_name not in w.types
+        if name in have and have[name].type_name not in (*w.types, *REFUSED)
     ]
     empty = [f"{w.name} {w.shape}" for w in wants.values() if 0 in w.shape]
     found = {
+        "of a type that is not read": _unread(file),
         "missing": missing,
         "unexpected": unknown,
         "misshapen": wrong,
@@ -244,6 +246,18 @@ def check_tensors(arch: Architecture, file: GgufFile) -> None:
         raise ModelError(
             f"{file.path}: tensors do not match architecture {arch.name!r}: {'; '.join(problems)}"
         )
+
+
+def _unread(file: GgufFile) -> list[str]:
+    """The types of a file that weights are not read in: of which tensors, why, and the remedy."""
+    names: dict[str, list[str]] = {}
+    for name, row in file.infos.items():
+        if row.type_name in REFUSED:
+            names.setdefault(row.type_name, []).append(name)
+    return [
+        f"{first}{f' and {len(rest)} more are' if rest else ' is'} {kind}, {REFUSED[kind]}"
+        for kind, (first, *rest) in names.items()
+    ]
 
 
 def _miscounted(arch: Architecture, names: Sequence[str]) -> list[str]:
