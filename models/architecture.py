@@ -201,17 +201,23 @@ def register_architecture(cls: A) -> A:
     return cls
 
 
-def find_architecture(file: GgufFile) -> type[Architecture]:
-    """The class for a file's general.architecture. Raises ModelError listing the known ones."""
+def architectures() -> dict[str, type[Architecture]]:
+    """All that are there, by general.architecture."""
     from . import arch
 
     for info in sorted(pkgutil.iter_modules(arch.__path__), key=lambda m: m.name):
         importlib.import_module(f"{arch.__name__}.{info.name}")
-    name = file.get_str("general.architecture")
-    if name not in ARCHITECTURES:
-        known = ", ".join(sorted(ARCHITECTURES))
-        raise ModelError(f"{file.path}: architecture {name!r} is not supported; known: {known}")
-    return ARCHITECTURES[name]
+    return dict(sorted(ARCHITECTURES.items()))
+
+
+def find_architecture(file: GgufFile) -> type[Architecture]:
+    """The class for a file's general.architecture. Raises ModelError listing the known ones."""
+    known, name = architectures(), file.get_str("general.architecture")
+    if name not in known:
+        raise ModelError(
+            f"{file.path}: architecture {name!r} is not supported; known: {', '.join(known)}"
+        )
+    return known[name]
 
 
 def check_tensors(arch: Architecture, file: GgufFile) -> None:
