@@ -29,6 +29,7 @@ KERNELS = (
 )
 # Matrices that converters leave in f32, as vectors.
 _PLAIN = (*KERNELS, "ssm_a", "ssm_d", "ssm_norm.weight")
+_UNREAD = REFUSED.keys() - set(WEIGHT_TYPES)
 _BLOCK = re.compile(r"blk\.(\d{1,9})\.")
 
 
@@ -235,7 +236,7 @@ def check_tensors(arch: Architecture, file: GgufFile) -> None:
     stored = [
         f"{name} is {have[name].type_name}, expected {' or '.join(w.types)}"
         for name, w in wants.items()
-        if name in have and have[name].type_name not in (*w.types, *REFUSED)
+        if name in have and have[name].type_name not in (*w.types, *_UNREAD)
     ]
     empty = [f"{w.name} {w.shape}" for w in wants.values() if 0 in w.shape]
     found = {
@@ -258,7 +259,7 @@ def _unread(file: GgufFile) -> list[str]:
     """The types of a file that weights are not read in: of which tensors, why, and the remedy."""
     names: dict[str, list[str]] = {}
     for name, row in file.infos.items():
-        if row.type_name in REFUSED:
+        if row.type_name in _UNREAD:
             names.setdefault(row.type_name, []).append(name)
     return [
         f"{first}{f' and {len(rest)} more are' if rest else ' is'} {kind}, {REFUSED[kind]}"

@@ -9,7 +9,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from checkpoint_cases import CASES
 from pretokenizer_sources import SOURCES
@@ -21,11 +21,13 @@ TRANSFORMERS = "5.17"  # the oldest version that tests run with
 
 
 class Comparison(NamedTuple):
-    """An oracle of logits, and the cases that a test file holds against it, by architecture. own:
-    it is the tests' own code, which shares none with the package."""
+    """An oracle of logits, and the cases that a test file holds against it, by architecture. what:
+    what those are that are made for the test, "" of published models. own: the oracle is code of
+    the tests, which shares none with the package."""
 
     oracle: str
     cases: dict[str, tuple[str, ...]]
+    what: str = ""
     own: bool = False
 
 
@@ -51,12 +53,12 @@ _QWEN35 += ("qwen35moe", "qwen35moe,fused", "qwen35moe,one")
 
 # By the name of the test file in tests/models.
 COMPARISONS = {
-    "test_checkpoints": Comparison("transformers", _checkpoints()),
-    "test_transformers": Comparison("transformers", _variants(_QWEN35)),
+    "test_checkpoints": Comparison("transformers", _checkpoints(), "checkpoint"),
+    "test_transformers": Comparison("transformers", _variants(_QWEN35), "file"),
     "test_gemma": Comparison("ik_llama.cpp", {"gemma3": ("Gemma 3 270M, Q4_K_M",)}),
     "test_smollm": Comparison("ik_llama.cpp", {"llama": ("SmolLM2 135M Instruct, Q4_1",)}),
-    "test_golden": Comparison("stored values", {"qwen35": ("the demo, bf16", "the demo, q8_0")}),
-    "test_architectures": Comparison("float64 in numpy", _variants(VARIANTS), own=True),
+    "test_golden": Comparison("stored values", {"qwen35": ("demo in bf16", "demo in q8_0")}),
+    "test_architectures": Comparison("numpy in float64", _variants(VARIANTS), "file", own=True),
 }
 
 
@@ -110,25 +112,28 @@ VECTORS = {
 }
 
 
-def tokenizers() -> dict[str, dict[str, list[str]]]:
+def tokenizers() -> dict[str, Any]:
     """By pre-tokenizer, or "llama" for SentencePiece: the vocabularies whose ids are compared with
     those of the library `tokenizers`, and files of vectors of llama.cpp; cuts: the families whose
     cuts are compared with those of the models' own expressions."""
     ids, vectors = defaultdict(list), defaultdict(list)
+    ids["smollm"].append("SmolLM2, of ik_llama.cpp")  # test_smollm
+    ids["bert"].append("a small vocabulary, of transformers")  # test_tokenizer_normal_form
     for name, (pre, title) in VOCABULARIES.items():
         ids[pre].append(title)
         if name in MERGED:
             ids["gemma4"].append(title)
     for name, (_, pre) in VECTORS.items():
         vectors[pre].append(name)
-    return {"ids": ids, "vectors": vectors, "cuts": {name: [] for name in SOURCES}}
+    return {"ids": ids, "vectors": vectors, "cuts": list(SOURCES)}
 
 
 def record() -> str:
     """The record as JSON."""
     compared = {f"tests/models/{name}.py": made._asdict() for name, made in COMPARISONS.items()}
-    found = {"transformers": TRANSFORMERS, "compared": compared, "tokenizers": tokenizers()}
-    return json.dumps(found, indent=1) + "\n"
+    versions = {"transformers": f" ≥ {TRANSFORMERS}"}
+    found = {"versions": versions, "compared": compared, "tokenizers": tokenizers()}
+    return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ architecture says. Source: the models' config.json files."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...graph.errors import RequestError
@@ -21,6 +21,16 @@ class Shape:
     n_vocab: int
     tied: bool
     keys: dict[str, Any]
+
+    def shortened(self, blocks: int) -> Shape:
+        """The same with so many of the first blocks, or all of them where it has fewer."""
+        n = self.keys["block_count"]
+        lists = {key: value[:blocks] for key, value in self.keys.items() if _by_block(value, n)}
+        return replace(self, keys=self.keys | lists | {"block_count": min(n, blocks)})
+
+
+def _by_block(value: Any, n_block: int) -> bool:
+    return isinstance(value, list) and len(value) == n_block
 
 
 def _common(

@@ -107,12 +107,14 @@ def tensors_of(fields: dict[str, Field], shape: Shape, mix: Mix) -> tuple[list[W
         return _tensors(find_architecture(file)(file, shape.n_vocab), file, shape, mix)
 
 
-def outline(name: str, mix: Mix, mtp: bool = False) -> tuple[Architecture, dict[str, TensorSpec]]:
+def outline(
+    shape: Shape, mix: Mix, mtp: bool = False
+) -> tuple[Architecture, dict[str, TensorSpec]]:
     """The architecture of a shape, and the specs of the tensors that its file would have.
 
-    mtp: with a block that predicts further tokens. Raises RequestError for an unknown name,
-    ModelError for an architecture that is not there."""
-    fields, shape = metadata(name, find_shape(name), mix, mtp, None)
+    mtp: with a block that predicts further tokens. Raises ModelError for an architecture that is
+    not there."""
+    fields, shape = metadata("outline", shape, mix, mtp, None)
     with _opened(fields) as file:
         architecture = find_architecture(file)(file, shape.n_vocab)
         wants, types = _tensors(architecture, file, shape, mix)
