@@ -23,8 +23,9 @@ from ..models.synth import SHAPES, outline
 MIX = "Q4_K_M"
 # Every kind of layer of the published models is among so many of their first ones.
 BLOCKS = 8
-# A token of each sequence, drafts of both, a chunk of a prompt.
-STEPS = (StepShape(2, 2, 2), StepShape(8, 2, 8, hidden=True), StepShape(64, 1, 1))
+# A token of each sequence with hidden rows, a chunk of a prompt; and drafts of both sequences.
+STEPS = (StepShape(2, 2, 2, hidden=True), StepShape(64, 1, 1))
+ROUND = StepShape(8, 2, 8)
 CONTEXT, SEQUENCES, DRAFTS = 4 * PAGE, 2, 4
 FIRST = ("trunk", "mtp")  # programs whose tokens are an input
 
@@ -56,7 +57,7 @@ class Taken:
     rollback: the strategies whose graphs it takes."""
 
     refused: dict[str, str]
-    rollback: tuple[str, ...]
+    rollback: list[str]
 
 
 @cache
@@ -82,9 +83,9 @@ def taken(arch: type[Architecture], backend: Backend) -> Taken:
     """What a backend makes of the architecture's programs, and of those that take drafts back."""
     refused = _refused(_plain_nodes(arch), backend)
     if not published(arch).recurrent:
-        return Taken(refused, ())
+        return Taken(refused, [])
     able = [name for name in STRATEGIES if not _refused(_draft_nodes(arch, name), backend)]
-    return Taken(refused, tuple(able))
+    return Taken(refused, able)
 
 
 def memory_types(arch: type[Architecture], backend: Backend) -> list[str]:
@@ -107,8 +108,8 @@ def _plain_nodes(arch: type[Architecture]) -> Sequence[Node]:
 @cache
 def _draft_nodes(arch: type[Architecture], rollback: str) -> Sequence[Node]:
     """Of a session that takes drafts back by a strategy."""
-    demand = Demand(CONTEXT, SEQUENCES, STEPS[-1].n_tokens, rollback, DRAFTS)
-    return _distinct(_graph(published(arch), "trunk", step, demand) for step in STEPS)
+    demand = Demand(CONTEXT, SEQUENCES, ROUND.n_tokens, rollback, DRAFTS)
+    return _distinct([_graph(published(arch), "trunk", ROUND, demand)])
 
 
 @cache

@@ -80,7 +80,7 @@ def generate() -> str:
     oracles = json.loads(ORACLES.read_text())
     said = {name: facts(open_backend(name)) for name in ("reference", "cpu")}
     said["cuda"] = gen_cuda_support.stored()
-    parts = [HEAD, _architectures(said, oracles), *_limits(said), _checkpoints()]
+    parts = [HEAD, architecture_table(said, oracles), *_limits(said), _checkpoints()]
     parts += [TYPES, _types(said), UNREAD, *_unread(), TOKENIZERS, _kinds(oracles), *_no_kinds()]
     parts += [PRE, _pre_tokenizers(oracles), *_no_names()]
     return "".join(parts)
@@ -96,7 +96,9 @@ def _code(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-def _architectures(said: Mapping[str, Any], oracles: Mapping[str, Any]) -> str:
+def architecture_table(said: Mapping[str, Any], oracles: Mapping[str, Any]) -> str:
+    """said: what each of DEVICES takes; oracles: the tests' record. Raises GraphError for an
+    architecture that one of them lacks."""
     rows = [
         [
             f"`{name}`",
