@@ -9,14 +9,15 @@ from ..backends import Backend
 from ..backends.native import PLAIN, NativeBackend, type_id
 from ..graph import Graph, Node, TensorSpec
 from ..graph.dtype import DType, dtype, i32
-from ..ops.mul_mat import WEIGHT_TYPES
+from ..models.architecture import Want
 
 ROWS, COLUMNS, EXPERTS = 32, 512, 4
 
 
 def weight_types() -> list[DType]:
-    """All that weights may have, by the bits of one."""
-    return sorted(map(dtype, WEIGHT_TYPES), key=lambda d: (-bits(d), d.name))
+    """All that matrices may have, by the bits of one weight."""
+    types = Want("output.weight", (ROWS, COLUMNS)).types
+    return sorted(map(dtype, types), key=lambda d: (-bits(d), d.name))
 
 
 def bits(kind: DType) -> float:

@@ -16,6 +16,7 @@ from .. import _cpu
 from ..backends import open_backend
 from ..bench.op_support import support_table
 from ..graph.case import op_cases
+from ..graph.errors import RiverrunError
 from ..graph.op import Op
 from ..models.architecture import architectures
 from ..ops import OPS
@@ -163,7 +164,11 @@ def _kernels(arguments: list[str]) -> int:
         pages = f"{PAGE} and {support_docs.PAGE}"
         print(f"{pages} list the kernels of an x86-64 build, which this is not", file=sys.stderr)
         return 0 if "--check" in arguments else 1
-    support = support_docs.generate()
+    try:
+        support = support_docs.generate()
+    except RiverrunError as error:
+        print(error, file=sys.stderr)
+        return 1
     holds = f"{len(architectures())} architectures"
     told = write_or_check(support_docs.PAGE, support, holds, "make docs", arguments)
     return max(told, write_or_check(PAGE, generate(), f"{len(OPS)} ops", "make docs", arguments))
