@@ -14,6 +14,7 @@ from .progress import progress_bar
 from .writing import Force, Out
 
 if TYPE_CHECKING:
+    from ..models.gguf import GgufFile
     from ..models.quantizing import Step
 
 Source: TypeAlias = Annotated[
@@ -67,6 +68,7 @@ def quantize(
     with usage_errors("--tensor-type"):
         steps = quantizing.plan(file, mix, overrides, importance is not None)
         _check_encoders(steps)
+    _check_decoders(file, steps)
     if dry_run:
         quantizing.check_importance(mix, steps, importance)
         print("\n".join(_table(steps)))
@@ -101,19 +103,26 @@ def _override(text: str) -> tuple[str, str]:
 
 
 def _check_encoders(steps: list[Step]) -> None:
-    from ..backends.cpu_blocks import can_decode, can_encode
+    from ..backends.cpu_blocks import can_encode
     from ..graph.errors import RequestError
 
     for step in steps:
-        tensor = step.tensor
-        if step.to == tensor.dtype:
-            continue
-        if not can_encode(step.to):
+        if step.to != step.tensor.dtype and not can_encode(step.to):
             raise RequestError(
-                f"{tensor.name}: {step.to.name} has no encoder here; choose another type"
+                f"{step.tensor.name}: {step.to.name} has no encoder here; choose another type"
             )
-        if not can_decode(tensor.dtype):
-            raise RequestError(f"{tensor.name}: {tensor.dtype.name} has no decoder here")
+
+
+def _check_decoders(file: GgufFile, steps: list[Step]) -> None:
+    from ..backends.cpu_blocks import can_decode
+    from ..graph.errors import ModelError
+    from ..graph.unread_types import REFUSED
+
+    for step in steps:
+        kind = step.tensor.dtype
+        if step.to != kind and not can_decode(kind):
+            why = REFUSED.get(kind.name, "it has no decoder here")
+            raise ModelError(f"{file.path}: {step.tensor.name} is {kind.name}: {why}")
 
 
 def _table(steps: list[Step]) -> list[str]:

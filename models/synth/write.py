@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from ...graph import TensorSpec
 from ...graph.dtype import DType, dtype
 from ...graph.errors import RequestError
-from ..architecture import Want, find_architecture
+from ..architecture import Architecture, Want, find_architecture
 from ..gguf import (
     QUANTIZATION_VERSION,
     Field,
+    GgufFile,
     NewTensor,
     fields_of,
     new_fields,
@@ -28,6 +32,7 @@ from .shapes import Shape, find_shape
 from .values import Banks, router_rows, size_of, vector
 
 ROUTERS = ("even", "skewed")
+_COLUMNS = ("ssm_a", "ssm_d")  # vectors that are stored as [n, 1]
 # What a file may lack and real ones have.
 _TAKEN = ("nextn.shared_head_norm.weight",)
 
@@ -96,16 +101,43 @@ def metadata(
 
 def tensors_of(fields: dict[str, Field], shape: Shape, mix: Mix) -> tuple[list[Want], list[DType]]:
     """What the architecture wants of a file with this metadata, in order, and the types."""
+    with _opened(fields) as file:
+        return _tensors(find_architecture(file)(file, shape.n_vocab), file, shape, mix)
+
+
+def outline(
+    shape: Shape, mix: Mix, mtp: bool = False
+) -> tuple[Architecture, dict[str, TensorSpec]]:
+    """The architecture of a shape, and the specs of the tensors that its file would have.
+
+    mtp: with a block that predicts further tokens. Raises ModelError for an architecture that is
+    not there."""
+    fields, shape = metadata("outline", shape, mix, mtp, None)
+    with _opened(fields) as file:
+        architecture = find_architecture(file)(file, shape.n_vocab)
+        wants, types = _tensors(architecture, file, shape, mix)
+    specs = (TensorSpec(want.shape, kind) for want, kind in zip(wants, types, strict=True))
+    return architecture, dict(zip((want.name for want in wants), specs, strict=True))
+
+
+@contextmanager
+def _opened(fields: dict[str, Field]) -> Iterator[GgufFile]:
+    """A file of this metadata and no tensors."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "metadata.gguf"
         write_gguf(path, fields, [])
         with open_gguf(path) as file:
-            architecture = find_architecture(file)(file, shape.n_vocab)
-            wants = sorted(
-                (w for w in architecture.wants() if _taken(w, shape)), key=lambda w: order(w.name)
-            )
-            chooser = Chooser(file, mix, [want.name for want in wants], importance=False)
-            return wants, [_type(want, chooser) for want in wants]
+            yield file
+
+
+def _tensors(
+    architecture: Architecture, file: GgufFile, shape: Shape, mix: Mix
+) -> tuple[list[Want], list[DType]]:
+    wants = sorted(
+        (w for w in architecture.wants() if _taken(w, shape)), key=lambda w: order(w.name)
+    )
+    chooser = Chooser(file, mix, [want.name for want in wants], importance=False)
+    return wants, [_type(want, chooser) for want in wants]
 
 
 def _taken(want: Want, shape: Shape) -> bool:
@@ -122,8 +154,8 @@ def _type(want: Want, chooser: Chooser) -> DType:
 def _pieces(want: Want, kind: DType, banks: Banks, router: str) -> Iterator[bytes | np.ndarray]:
     """The storage of a tensor."""
     name, shape = want.name, want.shape
-    if len(shape) == 1:
-        yield vector(name, shape[0], banks.rng(name))
+    if len(shape) == 1 or name.endswith(_COLUMNS):
+        yield vector(name, math.prod(shape), banks.rng(name))
     elif name.endswith("ffn_gate_inp.weight"):
         yield router_rows(shape, router, banks.rng(name))
     else:

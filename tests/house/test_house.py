@@ -19,7 +19,7 @@ from riverrun.graph import OPS
 from riverrun.graph.case import op_cases
 from riverrun.tools.gen_stub import STUB, generate
 
-IR = ("graph.dtype", "graph.codec", "graph.errors")
+IR = ("graph.dtype", "graph.codec", "graph.errors", "graph.unread_types")
 EVERYTHING = ("graph", "ops", "backends", "models", "engine", "speculative", "bench")
 
 

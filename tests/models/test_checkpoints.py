@@ -11,7 +11,9 @@ import gguf
 import numpy as np
 import pytest
 import riverrun as rr
-from checkpoints import CASES, N_VOCAB, logits, mtp_logits, save, save_with_mtp
+from checkpoint_cases import CASES, N_VOCAB
+from checkpoints import logits, mtp_logits, save, save_with_mtp
+from oracles import cases_of
 from riverrun.graph.errors import ModelError
 from riverrun.models.convert import convert
 from rollback_rig import STRATEGIES
@@ -40,7 +42,7 @@ def prompt(n: int) -> tuple[int, ...]:
     return tuple(np.random.default_rng(0).integers(0, N_VOCAB, n).tolist())
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", cases_of(__file__))
 def test_logits(load: Callable[[str], rr.Model], name: str) -> None:
     session = load(name).session(N_TOKENS, cache_type_k="f32", cache_type_v="f32")
     got = session.evaluate([(0, list(prompt(N_TOKENS)))], want="all").logits

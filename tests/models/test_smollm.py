@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import riverrun as rr
+from oracles import COMPARISONS
 from paths import DATA
 
 pytestmark = pytest.mark.full
@@ -37,6 +38,7 @@ def chat(words: str) -> str:
 
 
 def test_tokens(model: rr.Model) -> None:
+    assert [model.source.arch.name] == list(COMPARISONS["test_smollm"].cases)
     tokenizer = model.tokenizer
     assert model.tokenize(chat("What is the capital of France?")) == [
         *(1, 4093, 198, 1780, 314, 260, 3575, 282, 4649, 47),

@@ -12,18 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 import riverrun as rr
+from oracles import TRANSFORMERS, cases_of
 from tiny_models import N_VOCAB, VARIANTS, TinyModel
 
 REASON = "needs transformers and torch: pip install 'riverrun[transformers]'"
-transformers = pytest.importorskip("transformers", minversion="5.17", reason=REASON)
+transformers = pytest.importorskip("transformers", minversion=TRANSFORMERS, reason=REASON)
 torch = pytest.importorskip("torch", reason=REASON)
 
-# "v=2k" and "v=3k": the two sides order value heads differently. "recurrent": other layers attend.
-DENSE = ("qwen35", "qwen35,v=2k,tied", "qwen35,v=3k", "qwen35,recurrent")
-CASES = (*DENSE, "qwen35moe", "qwen35moe,fused", "qwen35moe,one")
 # The reference is what kernels are held against, op by op; here one of each kind tells enough.
 ON_REFERENCE = ("qwen35,v=3k", "qwen35moe")
-RUNS = [("cpu", variant) for variant in CASES] + [("reference", v) for v in ON_REFERENCE]
+RUNS = [("cpu", variant) for variant in cases_of(__file__)]
+RUNS += [("reference", variant) for variant in ON_REFERENCE]
 # Transformers fixes the eps of the delta net's norms of q and k at this, where a file has one eps
 # for all norms; published files have this one too.
 EPS = 1e-6
