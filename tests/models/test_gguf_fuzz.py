@@ -31,7 +31,7 @@ EXTREMES = [b"\0" * 8, b"\xff" * 8, b"\xff" * 7 + b"\x7f", b"\0" * 7 + b"\x80", 
 MODELS = {"llama": "gpt2", "qwen35,mtp": "gpt2", "gemma3": "llama"}
 # A mutant in so many of those that load runs a step in the short suite; in the full one all do.
 RUN_ONE_IN = 10
-CHUNK, SHORT, LONG = 167, 4, 20
+CHUNK, SHORT, LONG = 167, 2, 20
 MOST_BYTES = 50 << 20
 MOST_SECONDS = 20.0
 # What a refusal may name: a part of the file, a key, a tensor, or the tensors as a whole.
