@@ -45,9 +45,9 @@ class GgmlGatedDeltaNet(Op):
         beta: TensorSpec,
         state: TensorSpec,
     ) -> TensorSpec:
+        self.require(0 not in q.shape, "q", "[B, T, Hk, S], no extent 0", q.shape)
         require_operands(self, "B, T", q, k, v, g, beta)
-        batch, t, _, s = v.shape
-        self.require(batch > 0 and t > 0, "q", "[B, T, Hk, S] without an extent of 0", q.shape)
+        batch, s = v.shape[0], v.shape[-1]
         final = (batch, v.shape[2] * s * s), (batch, v.shape[2], s, s)
         keep = _planes(state.shape)
         fits = state.shape in (*final, (batch, keep, final[0][1])) and keep >= 1
