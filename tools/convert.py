@@ -32,6 +32,10 @@ Name: TypeAlias = Annotated[
 NoTokenizer: TypeAlias = Annotated[
     bool, typer.Option("--no-tokenizer", help="Write none: prompts are token ids.")
 ]
+NoMtp: TypeAlias = Annotated[
+    bool,
+    typer.Option("--no-mtp", help="Leave out the block that predicts further tokens (MTP)."),
+]
 Pre: TypeAlias = Annotated[
     str | None,
     typer.Option("--pre", metavar="NAME", help="Name of the pre-tokenizer, where none is found."),
@@ -47,6 +51,7 @@ def convert(
     force: Force = False,
     no_tokenizer: NoTokenizer = False,
     pre: Pre = None,
+    no_mtp: NoMtp = False,
 ) -> None:
     """Write a GGUF file from a Hugging Face checkpoint."""
     try:
@@ -61,7 +66,7 @@ def convert(
             f"expected one of {', '.join(OUTTYPES)}, got {outtype!r}", param_hint="--outtype"
         )
     options: dict[str, Any] = dict(force=force, name=name or "", pre=pre or "")
-    options["tokenizer"] = not no_tokenizer
+    options |= dict(tokenizer=not no_tokenizer, mtp=not no_mtp)
     with progress_bar() as progress:
         write(folder, out, outtype, progress=progress, **options)
     note(f"{out}: {out.stat().st_size:,} bytes")
