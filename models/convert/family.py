@@ -57,6 +57,8 @@ _LEFT_OUT = re.compile(
 _LAYER = re.compile(r"layers\.(\d+)\.(.+)")
 _EXPERT = re.compile(r"\bexperts\.(\d+)\.")
 
+NUMBERED = ("w1", "w3", "w2")  # gate, up and down as Mixtral calls them
+
 ENDS: Table = {
     "embed_tokens.weight": To("token_embd.weight"),
     "norm.weight": To("output_norm.weight"),
@@ -93,9 +95,13 @@ PRE_NORMS: Table = {
 }
 
 
-def experts(has: Has, prefix: str = "mlp.") -> Table:
+def experts(
+    has: Has,
+    prefix: str = "mlp.",
+    parts: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
+) -> Table:
     """The router and the experts, which checkpoints hold one by one, or all in a tensor with gate
-    and up of an expert one below the other."""
+    and up of an expert one below the other. parts: the names of an expert's gate, up and down."""
     router: Table = {f"{prefix}gate.weight": To("ffn_gate_inp.weight")}
     each, both = f"{prefix}experts.*.", f"{prefix}experts.gate_up_proj"
     if has(both):
@@ -107,9 +113,8 @@ def experts(has: Has, prefix: str = "mlp.") -> Table:
             f"{prefix}experts.down_proj": To("ffn_down_exps.weight"),
         }
     return router | {
-        f"{each}gate_proj.weight": To("ffn_gate_exps.weight", Stack()),
-        f"{each}up_proj.weight": To("ffn_up_exps.weight", Stack()),
-        f"{each}down_proj.weight": To("ffn_down_exps.weight", Stack()),
+        f"{each}{part}.weight": To(f"ffn_{name}_exps.weight", Stack())
+        for part, name in zip(parts, ("gate", "up", "down"), strict=True)
     }
 
 

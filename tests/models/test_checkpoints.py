@@ -120,7 +120,7 @@ def test_drafts_change_no_token(load: Callable[[str], rr.Model], name: str) -> N
     check_drafts(load(name), ("ngram-cache",), "auto")
 
 
-HYBRID = ("lfm2", "qwen3next", "granitehybrid,experts", "kimi-linear")
+HYBRID = ("lfm2", "lfm2moe", "qwen3next", "granitehybrid,experts", "kimi-linear")
 
 
 @pytest.mark.parametrize("rollback", STRATEGIES)
