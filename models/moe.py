@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -17,6 +17,7 @@ from ..graph.errors import ModelError
 from .architecture import Want
 from .gguf import GgufFile
 from .hparams import read_optional
+from .pre_norm import PreNorm
 from .step import StepGraph
 
 MAX_EXPERTS = 1024
@@ -181,3 +182,42 @@ def _shared(s: StepGraph, b: str, h: Value, m: MoeShape) -> Value:
     row = g.reshape(s.w(b + "ffn_gate_inp_shexp.weight"), shape=(1, h.shape[1]))
     open_ = g.sigmoid(g.mul_mat(h, row, name="ffn_gate_inp_shexp"), name="gate_shexp")
     return g.mul(y, open_, name="ffn_shexp")
+
+
+class DenseFirst(PreNorm):
+    """The first n_dense layers have the dense block, the others experts, with a bias that counts
+    for their choice.
+
+    choice_bias: whether files must have it."""
+
+    choice_bias = False
+    n_dense: int
+    experts: MoeShape
+
+    def read_experts(
+        self, file: GgufFile, n_layers: int, n_shared: int = 0, gating: str = "softmax"
+    ) -> None:
+        """How many layers are dense, and the others' experts. n_shared: how many times as wide as
+        an expert the shared one is; gating: as for `read_moe`."""
+        key = f"{self.name}.leading_dense_block_count"
+        self.n_dense = file.get_u32(key, 0)
+        if self.n_dense > self.hp.n_layer:
+            raise ModelError(
+                f"{file.path}: {key} should be 0 to {self.hp.n_layer}, got {self.n_dense}"
+            )
+        m = read_moe(file, self.name, n_layers, shared=False, gating=gating)
+        self.experts = replace(m, n_ff_shared=n_shared * m.n_ff[0], shared_gate=False)
+
+    def ffn_wants(self, layer: int) -> Iterator[Want]:
+        """The dense block, or experts."""
+        if layer < self.n_dense:
+            yield from super().ffn_wants(layer)
+            return
+        m = self.experts
+        yield from moe_wants(layer, self.hp.n_embd, m, fused=False)
+        bias = f"blk.{layer}.exp_probs_b.bias"
+        yield Want(bias, (m.n_expert,), optional=not self.choice_bias)
+
+    def ffn(self, s: StepGraph, layer: int, h: Value) -> Value:
+        """The dense block, or experts."""
+        return super().ffn(s, layer, h) if layer < self.n_dense else moe(s, layer, h, self.experts)

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
-from ..graph.case import Case, Rand, f32, fixed, ints, unit
-from ..graph.op import Cost, register
+from ..graph.case import Case, Rand, f32, unit
+from ..graph.op import Cost, Op, register
 from ..graph.spec import TensorSpec
-from .ragged import (
-    KeptState,
-    require_batch,
-    require_dense_rows,
-    require_kept,
-    require_plain,
-    sequences,
-)
-from .replay import INPUTS, SITUATIONS, Recurrent, Replay, Situation, require_replay
+from .ragged import require_dense_rows, require_plain
+from .replay import SITUATIONS, Batch, Recurrent, Situation, memory_inputs
 
 
 @register
@@ -29,25 +22,15 @@ class GatedDeltaNet(Recurrent):
     M <- M * exp(g)  |  d <- beta * (v - M k)  |  M <- M + d k^T  |  o <- (M q) * scale
 
     q, k: [N, Hk, S] f32; v: [N, Hv, S] f32; their leading axes may have gaps. g: [N, Hv] f32, or
-    [N, Hv, S] for a decay per key dimension; beta: [N, Hv] f32; seq_offsets: i32 [B + 1];
-    state_rows: i32 [B]; state: [R, Hv*S*S] or [R, K, Hv*S*S] f32, a plane being [Hv, S values,
-    S keys]; start, head: i32 [B], given exactly when state has planes (ops/ragged.py says which
-    are read and written). o: [N, Hv, S] f32, zero in padding rows. A fresh sequence has a state of
-    zeros.
-    log: [R, L, E] f32, and log_head, n_replay, n_held, n_direct: i32 [B], all or none, for a state
-    without planes: tokens that are computed but not committed (ops/replay.py). An entry is k
-    [Hk*S], the d of all heads [Hv*S], and exp(g) [Hv or Hv*S].
+    [N, Hv, S] for a decay per key dimension; beta: [N, Hv] f32; a plane of state: [Hv, S values, S
+    keys]; an entry of the log: k [Hk*S], the d of all heads [Hv*S], and exp(g) [Hv or Hv*S].
+    o: [N, Hv, S] f32, zero in padding rows.
     heads: "tiled" m(h) = h mod Hk, "grouped" m(h) = h // (Hv/Hk). scale: 0 means 1/sqrt(S).
     M, d and exp(g) are rounded to f32 at every token, so that passes may be split anywhere.
-    Raises BackendError for offsets, rows, planes or numbers of entries out of range and for a
-    shared state row.
     Source: Yang, Kautz & Hatamizadeh 2024; per-dimension decay, Kimi Team 2025."""
 
     name, outputs = "gated_delta_net", ("o", "state_out", "log_out?")
-    inputs = (
-        *("q", "k", "v", "g", "beta", "seq_offsets", "state_rows", "state", "start?", "head?"),
-        *INPUTS,
-    )
+    inputs = ("q", "k", "v", "g", "beta", *memory_inputs("state"))
     writes = {"state_out": "state", "log_out": "log"}
     per_token = ("q", "k", "v", "g", "beta")
     tolerance = 1e-9  # the state is carried through hundreds of f32 updates
@@ -61,34 +44,14 @@ class GatedDeltaNet(Recurrent):
         v: TensorSpec,
         g: TensorSpec,
         beta: TensorSpec,
-        seq_offsets: TensorSpec,
-        state_rows: TensorSpec,
-        state: TensorSpec,
-        start: TensorSpec | None,
-        head: TensorSpec | None,
-        *replay: TensorSpec | None,
+        *memory: TensorSpec | None,
     ) -> tuple[TensorSpec, ...]:
         self.require_attr(self.heads in ("tiled", "grouped"), "heads", "'tiled' or 'grouped'")
         self.require_attr(math.isfinite(self.scale), "scale", "finite")
-        self.require(q.rank == 3 and 0 not in q.shape[1:], "q", "[N, Hk, S]", q.shape)
-        n, key_heads, s = q.shape
-        self.require(k.shape == q.shape, "k", f"{q.shape} like q", k.shape)
-        ok = v.rank == 3 and v.shape[1] > 0 and v.shape[1] % key_heads == 0
-        ok = ok and (v.shape[0], v.shape[2]) == (n, s)
-        self.require(ok, "v", f"({n}, Hv, {s}), Hv a multiple of {key_heads}", v.shape)
-        for arg, spec in (("q", q), ("k", k), ("v", v)):
-            self.require_dtype(arg, spec, "f32")
-            require_dense_rows(self, arg, spec)
-        heads = v.shape[1]
-        fits = g.shape in ((n, heads), (n, heads, s))
-        self.require(fits, "g", f"({n}, {heads}) or ({n}, {heads}, {s})", g.shape)
-        require_plain(self, "g", g, g.shape, "f32")
-        require_plain(self, "beta", beta, (n, heads), "f32")
-        batch = require_batch(self, seq_offsets)
-        require_kept(self, "state", state, heads * s * s, batch, state_rows, start, head)
-        entry = (key_heads + heads) * s + heads * (s if g.rank == 3 else 1)
-        logged = require_replay(self, "state", state, entry, batch, replay)
-        return v.like(), state.like(), *logged
+        require_operands(self, "N", q, k, v, g, beta)
+        _, heads, s = v.shape
+        entry = (q.shape[1] + heads) * s + heads * (s if g.rank == 3 else 1)
+        return v.like(), *self.memory_specs(memory, heads * s * s, entry)
 
     def reference(
         self,
@@ -97,71 +60,29 @@ class GatedDeltaNet(Recurrent):
         v: np.ndarray,
         g: np.ndarray,
         beta: np.ndarray,
-        seq_offsets: np.ndarray,
-        state_rows: np.ndarray,
-        state: np.ndarray,
-        start: np.ndarray | None,
-        head: np.ndarray | None,
-        *replay: np.ndarray | None,
+        *memory: np.ndarray | None,
     ) -> tuple[np.ndarray, ...]:
-        rows_of = sequences(self, seq_offsets, len(q))
-        passes = Replay(self, rows_of, state_rows, replay)
-        kept = KeptState(self, rows_of, state, state_rows, start, head, passes.folded)
         _, heads, s = v.shape
-        shared = q.shape[1]
-        of_key = [
-            h % shared if self.heads == "tiled" else h * shared // heads for h in range(heads)
-        ]
+        shared, every = q.shape[1], np.arange(heads)
+        of_key = every % shared if self.heads == "tiled" else every * shared // heads
         scale = self.scale or 1.0 / math.sqrt(s)
-        decay = np.exp((g if g.ndim == 3 else g[..., None]).astype(np.float64)).astype(np.float32)
+        decay = fading(v, g)
         o = np.zeros(v.shape, np.float32)
-        for b, rows in enumerate(rows_of):
-            if not passes.busy(b):
-                continue
-            m = kept.read(b).reshape(heads, s, s)
-            newest: deque[np.ndarray] = deque(maxlen=kept.count)
-            for entry in passes.to_fold(b):
-                m = _advance(m, *_parts(entry, of_key, shared, s))
-                newest.append(m)
-            for i, t in enumerate(rows):
-                if i == passes.direct[b]:
-                    for entry in passes.to_hold(b):
-                        m = _advance(m, *_parts(entry, of_key, shared, s))
-                m, o[t], d = delta_step(
-                    m, q[t, of_key], k[t, of_key], v[t], decay[t], beta[t], scale
-                )
-                if i < passes.direct[b]:
-                    newest.appendleft(m)
-                else:
-                    passes.write(b, i, k[t], d, decay[t])
-            kept.write(b, newest)
-        return o, kept.state, *passes.outputs
 
-    def cost(
-        self,
-        q: TensorSpec,
-        k: TensorSpec,
-        v: TensorSpec,
-        g: TensorSpec,
-        beta: TensorSpec,
-        seq_offsets: TensorSpec,
-        state_rows: TensorSpec,
-        state: TensorSpec,
-        start: TensorSpec | None,
-        head: TensorSpec | None,
-        *replay: TensorSpec | None,
-    ) -> Cost:
-        """Bytes of the states of B sequences, and of the planes that N / B tokens each fill.
+        def fold(m: np.ndarray, entry: np.ndarray) -> np.ndarray:
+            keys, wrote, faded = np.split(entry, [shared * s, (shared + heads) * s])
+            keys, wrote = keys.reshape(shared, s), wrote.reshape(heads, s)
+            return _advance(m, keys[of_key], wrote, faded.reshape(heads, -1))
 
-        With a log, those of a pass that logs all its tokens and folds nothing."""
-        n, heads, s = v.shape
-        batch = state_rows.shape[0]
-        plane = 4 * state.shape[-1] * batch
-        planes = min(state.shape[1] if state.rank == 3 else 1, -(-n // batch))
-        read = sum(x.nbytes for x in (q, k, v, g, beta, seq_offsets, state_rows)) + plane
-        log = replay[0] if replay else None
-        kept = plane * planes if log is None else 4 * n * log.shape[2]
-        return Cost(n * heads * (7 * s * s + 4 * s), read, v.nbytes + kept)
+        def token(m: np.ndarray, t: int) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+            query, key = q[t, of_key], k[t, of_key]
+            m, o[t], d = delta_step(m, query, key, v[t], decay[t], beta[t], scale)
+            return m, (k[t], d, decay[t])
+
+        return o, *self.run(len(v), memory, (heads, s, s), fold, token)
+
+    def cost(self, q: TensorSpec, k: TensorSpec, v: TensorSpec, *others: TensorSpec) -> Cost:
+        return self.work(v.size * (7 * v.shape[2] + 4), (q, k, v, *others), v)
 
     @staticmethod
     def cases() -> Iterable[Case]:
@@ -181,6 +102,39 @@ class GatedDeltaNet(Recurrent):
         yield _case(16, 128, *(4,) * 8, keep=4, tags=("perf",))
         for folded in (0, 4):
             yield _case(16, 128, replay=Situation((5,), 10, folded=folded), tags=("perf",))
+
+
+def require_operands(
+    op: Op,
+    rows: str,
+    q: TensorSpec,
+    k: TensorSpec,
+    v: TensorSpec,
+    g: TensorSpec,
+    beta: TensorSpec,
+) -> None:
+    """Check what the rule takes per token; rows: names of the axes before those of a token."""
+    axes = len(rows.split(", "))
+    ok = q.rank == axes + 2 and 0 not in q.shape[axes:]
+    op.require(ok, "q", f"[{rows}, Hk, S]", q.shape)
+    (*lead, key_heads, s), n = q.shape, ", ".join(map(str, q.shape[:axes]))
+    op.require(k.shape == q.shape, "k", f"{q.shape} like q", k.shape)
+    heads = v.shape[-2] if v.rank == q.rank else 0
+    ok = heads > 0 and heads % key_heads == 0 and v.shape == (*lead, heads, s)
+    op.require(ok, "v", f"({n}, Hv, {s}), Hv a multiple of {key_heads}", v.shape)
+    for arg, spec in (("q", q), ("k", k), ("v", v)):
+        op.require_dtype(arg, spec, "f32")
+        require_dense_rows(op, arg, spec)
+    scalar = (*lead, heads)
+    op.require(g.shape in (scalar, v.shape), "g", f"{scalar} or {v.shape}", g.shape)
+    require_plain(op, "g", g, g.shape, "f32")
+    require_plain(op, "beta", beta, scalar, "f32")
+
+
+def fading(v: np.ndarray, g: np.ndarray) -> np.ndarray:
+    """exp(g), f32, [..., Hv, 1 or S] for v of [..., Hv, S]."""
+    g = g if g.ndim == v.ndim else g[..., None]
+    return np.exp(g.astype(np.float64)).astype(np.float32)
 
 
 def delta_step(
@@ -206,15 +160,6 @@ def _advance(m: np.ndarray, k: np.ndarray, d: np.ndarray, decay: np.ndarray) -> 
     """The state after a token that wrote d, f32."""
     decayed = m * decay[:, None].astype(np.float64)
     return (decayed + d[:, :, None].astype(np.float64) * k[:, None]).astype(np.float32)
-
-
-def _parts(
-    entry: np.ndarray, of_key: list[int], key_heads: int, s: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """An entry's k and d [Hv, S], and decay [Hv, 1 or S]."""
-    keys, values = key_heads * s, (key_heads + len(of_key)) * s
-    k, d, decay = entry[:keys], entry[keys:values], entry[values:]
-    return k.reshape(-1, s)[of_key], d.reshape(-1, s), decay.reshape(len(of_key), -1)
 
 
 def _grid() -> Iterable[Case]:
@@ -291,11 +236,9 @@ def _edges() -> Iterable[Case]:
 def _replays() -> Iterable[Case]:
     """Passes with a log, for both kinds of decay and both head mappings."""
     for situation in SITUATIONS:
-        slots, pad = (7, 3) if len(situation.lengths) > 1 else (0, 0)
-        yield _case(2, 32, repeat=2, replay=situation, slots=slots, pad=pad)
-        yield _case(
-            2, 16, repeat=2, replay=situation, heads="grouped", kda=True, slots=slots, pad=pad
-        )
+        several: dict[str, Any] = dict(replay=situation, **situation.room)
+        yield _case(2, 32, repeat=2, **several)
+        yield _case(2, 16, repeat=2, heads="grouped", kda=True, **several)
         yield _case(3, 20, replay=situation, gap=4)
     for kda in (False, True):
         yield _case(2, 128, repeat=3, kda=kda, replay=SITUATIONS[-1])
@@ -333,54 +276,35 @@ def _case(
     s: int,
     *lengths: int,
     repeat: int = 1,
-    keep: int = 0,
     kda: bool = False,
     gap: int = 0,
     heads: str = "tiled",
     scale: float = 0.0,
-    pad: int = 0,
-    slots: int = 0,
-    start: tuple[int, ...] | None = None,
-    head: tuple[int, ...] | None = None,
     decay: tuple[float, float] = (-20.0, -1e-4),
     fresh: bool = False,
     keys: Rand | None = None,
     note: str = "",
-    replay: Situation | None = None,
     tags: tuple[str, ...] = (),
+    **given: Any,
 ) -> Case:
-    """lengths: tokens per sequence, unless replay says it; keep: K, 0 for a rank-2 state; slots: R,
-    with rows permuted.
-
-    Planes follow the ring unless start and head are given: newest T planes before the old one."""
-    lengths = replay.lengths if replay else lengths
-    batch, n, hv = len(lengths), sum(lengths) + pad, hk * repeat
-    label = f"hk={hk},hv={hv},s={s},t={'+'.join(map(str, lengths))}"
-    label += (f",k={keep}" if keep else "") + f",{heads}"
-    label += "".join(f",{word}" for word, said in (("kda", kda), ("fresh", fresh)) if said)
-    named: dict[str, object] = {"gap": gap, "r": slots, "pad": pad, "scale": scale}
-    named["head"] = head and "".join(map(str, head))
+    """given: the rest of the Batch."""
+    batch = Batch.of(lengths, **given)
+    n, hv = batch.n, hk * repeat
+    named = {"gap": gap, "r": batch.slots, "pad": batch.pad, "scale": scale, "head": ""}
     named["g"] = f"{decay[0]:g}..{decay[1]:g}" if decay != (-20.0, -1e-4) else ""
-    label += "".join(f",{key}={value}" for key, value in named.items() if value)
-    label += replay.label if replay else ""
-    label += "".join(f",{word}" for word in (note, *tags) if word)
-    plane, size = hv * s * s, 0.0 if fresh else 1.0
-    shape = (slots or batch, keep, plane) if keep else (slots or batch, plane)
-    inputs = dict(
+    planes = f"k={batch.keep}" if batch.keep else ""
+    kinds = planes, heads, "kda" if kda else "", "fresh" if fresh else ""
+    label = batch.label(f"hk={hk},hv={hv},s={s}", *kinds, **named)
+    entry = (hk + hv) * s + hv * (s if kda else 1)
+    return Case(
+        ",".join(filter(None, (label, note, *tags))),
+        heads=heads,
+        scale=scale,
+        tags=tags,
         q=keys or unit(n, hk, s, gap=gap),
         k=keys or unit(n, hk, s, gap=gap),
         v=f32(n, hv, s, lo=-0.3, hi=5.0, gap=gap),
         g=f32(n, hv, *((s,) if kda else ()), lo=decay[0], hi=decay[1]),
         beta=f32(n, hv, lo=0.0, hi=1.0),
-        seq_offsets=fixed(np.cumsum((0, *lengths)), "i32"),
-        state_rows=ints(*((slots or batch) - 1 - b for b in range(batch))),
-        state=f32(*shape, lo=-size, hi=size),
+        **batch.inputs("state", hv * s * s, entry, 0.0 if fresh else 1.0),
     )
-    if keep:
-        first = start or tuple(b % keep for b in range(batch))
-        newest = head or tuple((f - t) % keep for f, t in zip(first, lengths, strict=True))
-        inputs.update(start=ints(*first), head=ints(*newest))
-    if replay:
-        entry = (hk + hv) * s + hv * (s if kda else 1)
-        inputs.update(replay.inputs(slots or batch, entry))
-    return Case(label, heads=heads, scale=scale, tags=tags, **inputs)

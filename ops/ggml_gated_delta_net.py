@@ -11,8 +11,8 @@ from ..graph.case import Case, f32, unit
 from ..graph.node import Value
 from ..graph.op import Cost, Op, register
 from ..graph.spec import TensorSpec
-from .gated_delta_net import delta_step
-from .ragged import require_dense_rows, require_plain
+from .gated_delta_net import delta_step, fading, require_operands
+from .ragged import require_plain
 from .reshape import reshaped_strides
 
 
@@ -45,21 +45,9 @@ class GgmlGatedDeltaNet(Op):
         beta: TensorSpec,
         state: TensorSpec,
     ) -> TensorSpec:
-        self.require(q.rank == 4 and 0 not in q.shape, "q", "[B, T, Hk, S]", q.shape)
-        batch, t, key_heads, s = q.shape
-        self.require(k.shape == q.shape, "k", f"{q.shape} like q", k.shape)
-        ok = v.rank == 4 and v.shape[2] > 0 and v.shape[2] % key_heads == 0
-        ok = ok and (*v.shape[:2], v.shape[3]) == (batch, t, s)
-        want = f"({batch}, {t}, Hv, {s}), Hv a multiple of {key_heads}"
-        self.require(ok, "v", want, v.shape)
-        for arg, spec in (("q", q), ("k", k), ("v", v)):
-            self.require_dtype(arg, spec, "f32")
-            require_dense_rows(self, arg, spec)
-        scalar = v.shape[:3]
-        fits = g.shape in (scalar, v.shape)
-        self.require(fits, "g", f"{scalar} or {v.shape}", g.shape)
-        require_plain(self, "g", g, g.shape, "f32")
-        require_plain(self, "beta", beta, scalar, "f32")
+        self.require(0 not in q.shape, "q", "[B, T, Hk, S], no extent 0", q.shape)
+        require_operands(self, "B, T", q, k, v, g, beta)
+        batch, s = v.shape[0], v.shape[-1]
         final = (batch, v.shape[2] * s * s), (batch, v.shape[2], s, s)
         keep = _planes(state.shape)
         fits = state.shape in (*final, (batch, keep, final[0][1])) and keep >= 1
@@ -81,7 +69,7 @@ class GgmlGatedDeltaNet(Op):
         keep = _planes(state.shape)
         state = state.reshape(batch, keep, -1)
         of_key = np.arange(heads) % q.shape[2]
-        decay = np.exp((g if g.ndim == 4 else g[..., None]).astype(np.float64)).astype(np.float32)
+        decay = fading(v, g)
         o = np.zeros(v.shape, np.float32)
         planes = np.zeros((keep, batch, heads, s, s), np.float32)
         for b in range(batch):
@@ -121,17 +109,10 @@ class GgmlGatedDeltaNet(Op):
         flat = (graph.reshape(x, shape=(-1,)) for x in (o, planes))
         return graph.concat(*flat, axis=0)
 
-    def cost(
-        self,
-        q: TensorSpec,
-        k: TensorSpec,
-        v: TensorSpec,
-        g: TensorSpec,
-        beta: TensorSpec,
-        state: TensorSpec,
-    ) -> Cost:
+    def cost(self, *operands: TensorSpec) -> Cost:
+        *_, v, _, _, state = operands
         s = v.shape[-1]
-        read = sum(x.nbytes for x in (q, k, v, g, beta)) + state.nbytes // _planes(state.shape)
+        read = sum(x.nbytes for x in operands[:-1]) + state.nbytes // _planes(state.shape)
         return Cost(v.size * (7 * s + 4), read, v.nbytes + state.nbytes)
 
     @staticmethod

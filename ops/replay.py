@@ -18,19 +18,35 @@ that of plain passes, bit for bit."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..graph.case import f32, ints
-from ..graph.op import Op
+from ..graph.case import Declared, f32, fixed, ints
+from ..graph.op import Cost, Op
 from ..graph.spec import TensorSpec
-from .ragged import check_range, data_error, require_plain
+from .ragged import (
+    KeptState,
+    check_range,
+    data_error,
+    require_batch,
+    require_kept,
+    require_plain,
+    sequences,
+)
 
 INPUTS = ("log?", "log_head?", "n_replay?", "n_held?", "n_direct?")
 NAMES = tuple(name.rstrip("?") for name in INPUTS)
+MEANING = """The memory of every recurrent op: seq_offsets: i32 [B + 1]; state_rows: i32 [B];
+    {state}: f32, [R, plane] or [R, K, plane], zeros for a fresh sequence; start, head: i32 [B],
+    given exactly when {state} has planes (ops/ragged.py says which are read and written); log: f32
+    [R, L, entry], and log_head, n_replay, n_held, n_direct: i32 [B], all or none, for a {state}
+    without planes: tokens that are computed but not committed (ops/replay.py).
+    Raises BackendError for offsets, rows, planes or numbers of entries out of range and for a
+    shared state row."""
 
 
 def require_replay(
@@ -64,14 +80,89 @@ def require_replay(
     return (log.like(),)
 
 
-class Recurrent(Op):
-    """What the ops with a kept state (ops/ragged.py) and a log beside it share: which operands are
-    a sequence's, and how its numbers change from pass to pass.
+def memory_inputs(state: str) -> tuple[str, ...]:
+    """The last inputs of every recurrent op, of which this is the name of the kept state."""
+    return ("seq_offsets", "state_rows", state, "start?", "head?", *INPUTS)
 
-    The first state of `writes` is the kept one."""
+
+class Recurrent(Op):
+    """What the ops with a kept state (ops/ragged.py) and a log beside it share: their last inputs
+    (`memory_inputs`), which operands are a sequence's, and how numbers change from pass to pass.
+
+    The first state of `writes` is the kept one. An op's own methods take the last inputs as one
+    tuple and hand it on."""
 
     recurrent = True
     per_sequence = ("state_rows", "start", "head", *NAMES[1:])
+
+    def __init_subclass__(cls) -> None:
+        """The op's docstring ends with what holds for the last inputs of all."""
+        cls.__doc__ = f"{cls.__doc__}\n\n    {MEANING.format(state=cls.kept())}"
+
+    @classmethod
+    def kept(cls) -> str:
+        """The name of the kept state."""
+        return next(iter(cls.writes.values()))
+
+    def memory_specs(
+        self, memory: tuple[Any, ...], width: int, entry: int
+    ) -> tuple[TensorSpec, ...]:
+        """Check the last inputs, for planes and entries of a log of this many floats.
+
+        Returns the specs of the outputs but the first."""
+        seq_offsets, state_rows, state, start, head, *replay = memory
+        batch, arg = require_batch(self, seq_offsets), self.kept()
+        require_kept(self, arg, state, width, batch, state_rows, start, head)
+        return state.like(), *require_replay(self, arg, state, entry, batch, tuple(replay))
+
+    def work(self, flops: int, inputs: tuple[Any, ...], y: TensorSpec) -> Cost:
+        """The cost of a node that reads all its inputs but the memory whole and writes y, [N, ...].
+
+        Of the memory it reads the states of B sequences, and writes the planes that N / B tokens
+        each fill; with a log, it is that of a pass that logs all its tokens and folds nothing."""
+        first = self.inputs.index("seq_offsets")
+        seq_offsets, state_rows, state, _, _, *replay = inputs[first:]
+        n, batch = y.shape[0], state_rows.shape[0]
+        plane = 4 * state.shape[-1] * batch
+        planes = min(state.shape[1] if state.rank == 3 else 1, -(-n // batch))
+        read = sum(x.nbytes for x in (*inputs[:first], seq_offsets, state_rows)) + plane
+        log = replay[0] if replay else None
+        kept = plane * planes if log is None else 4 * n * log.shape[2]
+        return Cost(flops, read, y.nbytes + kept)
+
+    def run(
+        self,
+        n: int,
+        memory: tuple[Any, ...],
+        shape: tuple[int, ...],
+        fold: Callable[[np.ndarray, np.ndarray], np.ndarray],
+        token: Callable[[np.ndarray, int], tuple[np.ndarray, tuple[np.ndarray, ...]]],
+    ) -> tuple[np.ndarray, ...]:
+        """The reference of a pass over n rows, given a plane's shape and what the op does.
+
+        fold: a plane after an entry of the log; token: a plane after a row, and the parts of the
+        entry to log of it. Neither changes what it is given. Returns the outputs but the first."""
+        seq_offsets, state_rows, state, start, head, *replay = memory
+        rows_of = sequences(self, seq_offsets, n)
+        passes = Replay(self, rows_of, state_rows, tuple(replay))
+        kept = KeptState(self, rows_of, state, state_rows, start, head, passes.folded)
+        for b, rows in enumerate(rows_of):
+            m = kept.read(b).reshape(shape)
+            newest: deque[np.ndarray] = deque(maxlen=kept.count)
+            for entry in passes.to_fold(b):
+                m = fold(m, entry)
+                newest.append(m)
+            for i, t in enumerate(rows):
+                if i == passes.direct[b]:
+                    for entry in passes.to_hold(b):
+                        m = fold(m, entry)
+                m, parts = token(m, t)
+                if i < passes.direct[b]:
+                    newest.append(m)
+                else:
+                    passes.write(b, i, *parts)
+            kept.write(b, reversed(newest))
+        return kept.state, *passes.outputs
 
     def split(
         self,
@@ -85,7 +176,7 @@ class Recurrent(Op):
         folds, and what earlier ones logged is held."""
         changed: dict[str, int] = {}
         if "head" in numbers:
-            planes = shapes[next(iter(self.writes.values()))][1]
+            planes = shapes[self.kept()][1]
             head = (numbers["head"] + tokens - 1 - t) % planes
             changed["head"] = head
             changed["start"] = (head + 1) % planes if t else numbers["start"]
@@ -151,10 +242,6 @@ class Replay:
         """The new log, where there is one."""
         return () if self.log is None else (self.log,)
 
-    def busy(self, b: int) -> bool:
-        """Whether sequence b has anything to do."""
-        return self.lengths[b] > 0 or self.folded[b] > 0
-
     def to_fold(self, b: int) -> list[np.ndarray]:
         """The entries that go into sequence b's committed state, oldest first."""
         return [self._entry(b, i) for i in range(self.folded[b])]
@@ -198,12 +285,71 @@ class Situation:
         )
         return f",log={self.size}" + "".join(shown)
 
-    def inputs(self, rows: int, entry: int) -> dict[str, Any]:
+    @property
+    def room(self) -> dict[str, Any]:
+        """What a case with several sequences has beside them: other state rows and padding."""
+        return dict(slots=7, pad=3) if len(self.lengths) > 1 else {}
+
+    def inputs(self, rows: int, entry: int) -> dict[str, Declared]:
         """The declarations of a replay's inputs, for a state of this many rows."""
         numbers = (self.head, self.folded, self.held, self.direct)
         each = (n if isinstance(n, tuple) else (n,) * len(self.lengths) for n in numbers)
         log = f32(rows, self.size, entry)
         return dict(zip(NAMES, (log, *(ints(*n) for n in each)), strict=True))
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The sequences of a case and their memory.
+
+    lengths: tokens of each, unless replay says it; keep: K, 0 for a state of rank 2; pad: rows of
+    padding; slots: R, as many as sequences unless given, with rows permuted. Planes follow the ring
+    unless start and head are given: newest T planes before the old one."""
+
+    lengths: tuple[int, ...]
+    keep: int = 0
+    pad: int = 0
+    slots: int = 0
+    start: tuple[int, ...] | None = None
+    head: tuple[int, ...] | None = None
+    replay: Situation | None = None
+
+    @classmethod
+    def of(cls, lengths: tuple[int, ...], replay: Situation | None = None, **given: Any) -> Batch:
+        """These sequences, or those of a replay."""
+        return cls(replay.lengths if replay else lengths, replay=replay, **given)
+
+    @property
+    def n(self) -> int:
+        """Rows of a tensor per token."""
+        return sum(self.lengths) + self.pad
+
+    def label(self, shape: str, *kinds: str, **named: object) -> str:
+        """A case's label: shape, tokens, kinds, and what is named where it is not 0 or empty.
+
+        Named `head` stands for the planes that are given."""
+        named["head"] = "".join(map(str, self.head or ()))
+        tokens = f"t={'+'.join(map(str, self.lengths))}"
+        said = (f"{name}={value}" for name, value in named.items() if value)
+        parts = ",".join([shape, tokens, *filter(None, kinds), *said])
+        return parts + (self.replay.label if self.replay else "")
+
+    def inputs(self, state: str, plane: int, entry: int, limit: float = 1.0) -> dict[str, Declared]:
+        """The declarations of a recurrent op's last inputs; limit: of the state's values."""
+        batch, rows = len(self.lengths), self.slots or len(self.lengths)
+        shape = (rows, self.keep, plane) if self.keep else (rows, plane)
+        declared: dict[str, Declared] = {
+            "seq_offsets": fixed(np.cumsum((0, *self.lengths)), "i32"),
+            "state_rows": ints(*(rows - 1 - b for b in range(batch))),
+            state: f32(*shape, lo=-limit, hi=limit),
+        }
+        if self.keep:
+            first = self.start or tuple(b % self.keep for b in range(batch))
+            after = ((f - t) % self.keep for f, t in zip(first, self.lengths, strict=True))
+            declared.update(start=ints(*first), head=ints(*(self.head or after)))
+        if self.replay:
+            declared.update(self.replay.inputs(rows, entry))
+        return declared
 
 
 SITUATIONS = (

@@ -63,6 +63,8 @@ NEXT = {name: value for name, value in DELTA.items() if name != "head_dim"} | {"
 NEXT |= {"norm_topk_prob": True}
 LFM2: dict[str, Any] = dict(layer_types=["conv", "full_attention", "conv"], norm_eps=1e-5)
 LFM2 |= dict(intermediate_size=130, block_multiple_of=32)
+LFM2MOE: dict[str, Any] = dict(num_hidden_layers=4, num_dense_layers=2, routed_scaling_factor=1.3)
+LFM2MOE["layer_types"] = ["conv", "full_attention"] * 2
 GRANITE: dict[str, Any] = dict(mamba_n_heads=8, mamba_d_head=16, mamba_d_state=16)
 GRANITE |= dict(layer_types=["linear_attention", "full_attention", "linear_attention"])
 GRANITE |= dict(embedding_multiplier=3.0, residual_multiplier=0.6, logits_scaling=1.5)
@@ -102,6 +104,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3next": ("Qwen3Next", rope(partial_rotary_factor=0.5) | NEXT | MOE | SHARED),
     "kimi-linear": ("KimiLinear", KIMI),
     "lfm2": ("Lfm2", rope() | LFM2),
+    "lfm2moe": ("Lfm2Moe", rope() | LFM2 | MOE | LFM2MOE),
+    "lfm2moe,plain": (
+        "Lfm2Moe",
+        rope() | LFM2 | MOE | LFM2MOE | {"use_expert_bias": False, "norm_topk_prob": False},
+    ),
     "granitehybrid": ("GraniteMoeHybrid", rope() | GRANITE),
     "granitehybrid,experts": (
         "GraniteMoeHybrid",

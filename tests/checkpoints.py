@@ -39,9 +39,8 @@ def model(name: str) -> Any:
 def fill(made: Any) -> None:
     """Random weights, and what counts for the choice of experts."""
     with torch.no_grad():
-        choosing = [
-            (n, b) for n, b in made.named_buffers() if n.endswith("e_score_correction_bias")
-        ]
+        biases = ("e_score_correction_bias", "expert_bias")
+        choosing = [(name, b) for name, b in made.named_buffers() if name.endswith(biases)]
         for part, weight in [*made.named_parameters(), *choosing]:
             if weight.ndim == 1:
                 weight.add_(torch.rand_like(weight) * 0.8 - 0.4)
@@ -52,35 +51,55 @@ def fill(made: Any) -> None:
 
 @cache
 def mtp_block(name: str) -> Any:
-    """The block that predicts further tokens, f32."""
+    """The block that predicts further tokens, f32: its layer is like the last one."""
     layers = pytest.importorskip("transformers.modeling_layers", reason=REASON)
-    if not hasattr(layers, "MtpModel"):
+    if not hasattr(layers, "MtpLayer"):
         pytest.skip("needs a transformers that has blocks of multi-token prediction")
     torch.manual_seed(1)
-    (made,) = layers.MtpModel(model(name), 1).float().eval().layers
+    main = model(name)
+    last, norm = main.model.layers[-1], main.model.norm
+    made = layers.MtpLayer(main.config, type(last), type(norm), len(main.model.layers) - 1)
+    made = made.float().eval()
     fill(made)
     return made
 
 
+# What publishers call the block's parts: GLM those of a layer behind the others, which `{n}` stands
+# for; Qwen beside one of layers of its own.
+GLM_MTP = {"mtp_block": "model.layers.{n}", "post_norm": "model.layers.{n}.shared_head.norm"}
+GLM_MTP |= {part: f"model.layers.{{n}}.{part}" for part in ("eh_proj", "enorm", "hnorm")}
+QWEN_MTP = {"mtp_block": "mtp.layers.0", "post_norm": "mtp.norm", "eh_proj": "mtp.fc"}
+QWEN_MTP |= {"enorm": "mtp.pre_fc_norm_embedding", "hnorm": "mtp.pre_fc_norm_hidden"}
+WITH_MTP = {"glm4moe": GLM_MTP, "qwen35": QWEN_MTP, "qwen35moe": QWEN_MTP, "qwen3next": QWEN_MTP}
+
+
 def save_with_mtp(name: str, folder: Path) -> Path:
-    """The checkpoint with the block's tensors as GLM's have them: of a layer behind the others."""
+    """The checkpoint with the block's tensors, which config.json does not count."""
     save(name, folder)
     index = json.loads((folder / "model.safetensors.index.json").read_text())
-    behind = model(name).config.num_hidden_layers
-    part = {
-        f"model.layers.{behind}.{key}": weight.clone()
-        for key, weight in (
-            (key.removeprefix("mtp_block.").replace("post_norm.", "shared_head.norm."), weight)
-            for key, weight in mtp_block(name).state_dict().items()
-        )
-    }
+    apart = any(".experts.0." in key for key in index["weight_map"])
+    part: dict[str, Any] = {}
+    for key, weight in mtp_block(name).state_dict().items():
+        own, rest = key.split(".", 1)
+        placed = f"{WITH_MTP[name][own].format(n=len(model(name).model.layers))}.{rest}"
+        part |= experts_apart(placed, weight) if apart else {placed: weight.clone()}
     safetensors.save_file(part, folder / "mtp.safetensors")
     index["weight_map"] |= dict.fromkeys(part, "mtp.safetensors")
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    config = json.loads((folder / "config.json").read_text())
-    config["num_nextn_predict_layers"] = 1
-    (folder / "config.json").write_text(json.dumps(config))
     return folder
+
+
+def experts_apart(name: str, weight: Any) -> dict[str, Any]:
+    """A tensor of all experts as those of each, with gate and up apart; others as they are."""
+    head, _, tail = name.rpartition(".experts.")
+    if tail not in ("gate_up_proj", "down_proj"):
+        return {name: weight.clone()}
+    parts = tail.replace("gate_up_proj", "gate_proj up_proj").split()
+    return {
+        f"{head}.experts.{i}.{part}.weight": rows.clone()
+        for i, expert in enumerate(weight)
+        for part, rows in zip(parts, expert.chunk(len(parts)), strict=True)
+    }
 
 
 def mtp_logits(name: str, tokens: tuple[int, ...], before: np.ndarray) -> np.ndarray:

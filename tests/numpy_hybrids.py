@@ -80,8 +80,8 @@ class Qwen35(Dense):
         return x / np.sqrt((x**2).sum(-1, keepdims=True) + self.eps)
 
 
-class Qwen35Moe(Qwen35):
-    def feed_forward(self, b: str, x: Array) -> Array:
+class Mixture(Dense):
+    def mixture(self, b: str, x: Array) -> Array:
         """Token by token, expert by expert."""
         chance, order = self.chances(b, x)
         out = np.zeros_like(x)
@@ -91,18 +91,13 @@ class Qwen35Moe(Qwen35):
             share = share * self.keys.get("expert_weights_scale", 1.0)
             for e, part in zip(chosen, share, strict=True):
                 out[t] += part * self.expert(b, e, x[t])
-        open_ = self.shared_gate(b, x)
-        inner = silu(self.linear(x, b + "ffn_gate_shexp")) * self.linear(x, b + "ffn_up_shexp")
-        return out + open_[:, None] * self.linear(inner, b + "ffn_down_shexp")
+        return out
 
     def chances(self, b: str, x: Array) -> tuple[Array, Array]:
         """Of every expert, and what they are ordered by."""
         score = np.exp(x @ self.w[b + "ffn_gate_inp.weight"].T)
         chance = score / score.sum(-1, keepdims=True)
         return chance, chance
-
-    def shared_gate(self, b: str, x: Array) -> Array:
-        return sigmoid(x @ self.w[b + "ffn_gate_inp_shexp.weight"])
 
     def expert(self, b: str, e: int, x: Array) -> Array:
         x = self.before(x)
@@ -112,6 +107,22 @@ class Qwen35Moe(Qwen35):
             gate = self.w[b + "ffn_gate_exps.weight"][e] @ x
             up = self.w[b + "ffn_up_exps.weight"][e] @ x
         return self.w[b + "ffn_down_exps.weight"][e] @ self.before(silu(gate) * up)
+
+
+class ChosenWithBias(Mixture):
+    def chances(self, b: str, x: Array) -> tuple[Array, Array]:
+        chance = sigmoid(x @ self.w[b + "ffn_gate_inp.weight"].T)
+        return chance, chance + self.w[b + "exp_probs_b.bias"]
+
+
+class Qwen35Moe(Mixture, Qwen35):
+    def feed_forward(self, b: str, x: Array) -> Array:
+        out, open_ = self.mixture(b, x), self.shared_gate(b, x)
+        inner = silu(self.linear(x, b + "ffn_gate_shexp")) * self.linear(x, b + "ffn_up_shexp")
+        return out + open_[:, None] * self.linear(inner, b + "ffn_down_shexp")
+
+    def shared_gate(self, b: str, x: Array) -> Array:
+        return sigmoid(x @ self.w[b + "ffn_gate_inp_shexp.weight"])
 
 
 class Qwen3Next(Qwen35Moe):
@@ -186,7 +197,7 @@ class GraniteHybrid(Qwen35Moe):
         return self.linear(self.norm(out, b + "ssm_norm").reshape(n, -1), b + "ssm_out")
 
 
-class KimiLinear(Qwen35Moe):
+class KimiLinear(ChosenWithBias, Qwen35Moe):
     def block(self, i: int, x: Array) -> Array:
         b = f"blk.{i}."
         h = self.norm(x, b + "attn_norm")
@@ -198,10 +209,6 @@ class KimiLinear(Qwen35Moe):
 
     def shared_gate(self, b: str, x: Array) -> Array:
         return np.ones(len(x))
-
-    def chances(self, b: str, x: Array) -> tuple[Array, Array]:
-        chance = sigmoid(x @ self.w[b + "ffn_gate_inp.weight"].T)
-        return chance, chance + self.w[b + "exp_probs_b.bias"]
 
     def latent_attention(self, b: str, x: Array) -> Array:
         """Keys and values of every head, expanded from the latent."""
@@ -255,9 +262,19 @@ class Lfm2(Dense):
         h = self.norm(x, b + "attn_norm")
         attends = self.per_layer("attention.head_count_kv", i) > 0
         x = x + (self.attention(i, h) if attends else self.short_conv(b, h))
-        return x + self.ffn(b, self.norm(x, b + "ffn_norm"), silu)
+        return x + self.feed(i, self.norm(x, b + "ffn_norm"))
+
+    def feed(self, i: int, x: Array) -> Array:
+        return self.ffn(f"blk.{i}.", x, silu)
 
     def short_conv(self, b: str, x: Array) -> Array:
         before, after, x = np.split(self.linear(x, b + "shortconv.in_proj"), 3, axis=1)
         y = self.convolve(before * x, self.w[b + "shortconv.conv.weight"])
         return self.linear(after * y, b + "shortconv.out_proj")
+
+
+class Lfm2Moe(Lfm2, ChosenWithBias):
+    def feed(self, i: int, x: Array) -> Array:
+        if i < self.keys["leading_dense_block_count"]:
+            return super().feed(i, x)
+        return self.mixture(f"blk.{i}.", x)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numpy_dense import Array, Dense, Gemma3, Llama, Qwen3, silu
-from numpy_hybrids import GraniteHybrid, KimiLinear, Lfm2, Qwen3Next, Qwen35, Qwen35Moe
+from numpy_hybrids import GraniteHybrid, KimiLinear, Lfm2, Lfm2Moe, Qwen3Next, Qwen35, Qwen35Moe
 from tiny_models import TinyModel
 
 __all__ = ["KINDS", "Dense", "hidden_rows", "logits", "mtp", "silu"]
@@ -43,4 +43,5 @@ KINDS: dict[str, type[Dense]] = {
     "granitehybrid": GraniteHybrid,
     "kimi-linear": KimiLinear,
     "lfm2": Lfm2,
+    "lfm2moe": Lfm2Moe,
 }

@@ -81,7 +81,11 @@ def qwen3next(v_heads: int = 2, whole: bool = False, mtp: int = 0) -> TinyModel:
 
 
 def lfm2(
-    width: int = 3, attends: Sequence[int] = (2,), tied: bool = True, **more: Any
+    width: int = 3,
+    attends: Sequence[int] = (2,),
+    tied: bool = True,
+    feed_forward: Callable[[Weights, int], None] = Weights.ffn,
+    **more: Any,
 ) -> TinyModel:
     """Four layers; those named have four heads of 16 over two, the others convolve."""
     w, layers = Weights(7), 4
@@ -90,7 +94,7 @@ def lfm2(
         b = f"blk.{i}."
         w.norm(b + "attn_norm.weight", N_EMBD)
         w.norm(b + "ffn_norm.weight", N_EMBD)
-        w.ffn(i)
+        feed_forward(w, i)
         if i in attends:
             w.attention(i, 4, 2, 16, qk_norm=True)
             continue
@@ -100,6 +104,23 @@ def lfm2(
     kv = [2 if i in attends else 0 for i in range(layers)]
     keys = common_keys(layers, 4, kv, shortconv__l_cache=width, rope__freq_base=1e6)
     return TinyModel("lfm2", keys | dotted(more), w)
+
+
+def lfm2moe() -> TinyModel:
+    """lfm2 with six experts of width 32 behind the first two layers."""
+
+    def experts(w: Weights, i: int) -> None:
+        if i < 2:
+            w.ffn(i)
+            return
+        w.experts(i, 6, 32, 0, fused=False)
+        w.vector(f"blk.{i}.exp_probs_b.bias", 6, -0.3, 0.3)
+
+    model = lfm2(feed_forward=experts)
+    model.arch = "lfm2moe"
+    model.keys |= {"expert_count": 6, "expert_used_count": 2, "expert_feed_forward_length": 32}
+    model.keys |= {"leading_dense_block_count": 2, "expert_gating_func": 2}
+    return model
 
 
 def _delta_net(w: Weights, b: str, k_heads: int, v_heads: int, dim: int) -> None:
@@ -227,6 +248,7 @@ HYBRIDS: dict[str, Callable[[], TinyModel]] = {
     "lfm2": lfm2,
     "lfm2,wide,untied": lambda: lfm2(width=5, tied=False),
     "lfm2,none attend": lambda: lfm2(attends=()),
+    "lfm2moe": lfm2moe,
     "qwen35moe": qwen35moe,
     "qwen35moe,fused": lambda: qwen35moe(fused=True),
     "qwen35moe,one": lambda: qwen35moe(n_used=1),

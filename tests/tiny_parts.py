@@ -183,7 +183,7 @@ class Weights(dict[str, np.ndarray]):
     def experts(
         self, i: int, n: int, n_ff: int, n_shared: int, fused: bool, shared_gate: bool = True
     ) -> None:
-        """A router over n experts and a shared expert, with a gate if told.
+        """A router over n experts and, unless n_shared is 0, a shared one, with a gate if told.
 
         Wide gaps between the router's logits, so that rounding seldom changes a choice."""
         b = f"blk.{i}."
@@ -194,6 +194,8 @@ class Weights(dict[str, np.ndarray]):
             self.stack(b + "ffn_gate_exps.weight", n, n_ff, N_EMBD, 1.5)
             self.stack(b + "ffn_up_exps.weight", n, n_ff, N_EMBD)
         self.stack(b + "ffn_down_exps.weight", n, N_EMBD, n_ff)
+        if not n_shared:
+            return
         if shared_gate:
             self.matrix(b + "ffn_gate_inp_shexp.weight", 1, N_EMBD, 2.0)
             self[b + "ffn_gate_inp_shexp.weight"] = self[b + "ffn_gate_inp_shexp.weight"][0]

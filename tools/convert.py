@@ -31,6 +31,10 @@ Name: TypeAlias = Annotated[
 NoTokenizer: TypeAlias = Annotated[
     bool, typer.Option("--no-tokenizer", help="Write none: prompts are token ids.")
 ]
+NoMtp: TypeAlias = Annotated[
+    bool,
+    typer.Option("--no-mtp", help="Leave out the block that predicts further tokens (MTP)."),
+]
 Pre: TypeAlias = Annotated[
     str | None,
     typer.Option("--pre", metavar="NAME", help="Name of the pre-tokenizer, where none is found."),
@@ -46,6 +50,7 @@ def convert(
     force: Force = False,
     no_tokenizer: NoTokenizer = False,
     pre: Pre = None,
+    no_mtp: NoMtp = False,
 ) -> None:
     """Write a GGUF file from a Hugging Face checkpoint."""
     try:
@@ -63,7 +68,7 @@ def convert(
     with usage_errors("--pre"):
         find_pretokenizer(pre or "default", "pre")
     options: dict[str, Any] = dict(force=force, name=name or "", pre=pre or "")
-    options["tokenizer"] = not no_tokenizer
+    options |= dict(tokenizer=not no_tokenizer, mtp=not no_mtp)
     with progress_bar("writing") as progress:
         write(folder, out, outtype, progress=progress, **options)
     tell_size(out)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from ...graph import Value
 from ...graph.errors import ModelError
@@ -12,7 +11,7 @@ from ..blocks import PLAIN_ROPE, AttentionShape, Rope
 from ..gguf import GgufFile
 from ..memories import AttentionSpec, MemorySpec, RecurrentPart
 from ..mla import mla, mla_wants, read_mla
-from ..moe import MoeShape, moe, moe_wants, read_moe
+from ..moe import DenseFirst
 from ..recurrent import Hybrid, no_tokens
 from ..step import StepGraph
 
@@ -21,13 +20,14 @@ NORM_EPS = 1e-6  # of queries and keys, fixed in the published code
 
 
 @register_architecture
-class KimiLinear(Hybrid):
+class KimiLinear(DenseFirst, Hybrid):
     """Layers without key-value heads have a delta rule whose decay is one for each key dimension.
 
     Source: Kimi Team 2025, "Kimi Linear", arXiv 2510.26692."""
 
     name = "kimi-linear"
     hybrid = True
+    choice_bias = True
 
     def read(self, file: GgufFile) -> None:
         """Sizes of both kinds of layers, which are which, experts."""
@@ -43,10 +43,7 @@ class KimiLinear(Hybrid):
         ):
             if not low <= value <= high:
                 raise ModelError(f"{file.path}: {a}.{key} should be {low} to {high}, got {value}")
-        self.n_dense = file.get_u32(f"{a}.leading_dense_block_count", 0)
-        found = read_moe(file, a, hp.n_layer, shared=False)
-        shared = found.n_ff[0] * file.get_u32(f"{a}.expert_shared_count")
-        self.experts: MoeShape = replace(found, n_ff_shared=shared, shared_gate=False)
+        self.read_experts(file, hp.n_layer, file.get_u32(f"{a}.expert_shared_count"))
 
     def attention_shape(self, layer: int) -> AttentionShape:
         """That of one key and value for all heads."""
@@ -69,20 +66,6 @@ class KimiLinear(Hybrid):
     def attention_memory(self, layers: Sequence[int]) -> tuple[MemorySpec, ...]:
         """Latents."""
         return (AttentionSpec({i: self.mla.heads for i in layers}),) if layers else ()
-
-    def ffn_wants(self, layer: int) -> Iterator[Want]:
-        """The dense block of the first layers, or experts and the bias of their choice."""
-        if layer < self.n_dense:
-            yield from super().ffn_wants(layer)
-        else:
-            yield from moe_wants(layer, self.hp.n_embd, self.experts, fused=False)
-            yield Want(f"blk.{layer}.exp_probs_b.bias", (self.experts.n_expert,))
-
-    def ffn(self, s: StepGraph, layer: int, h: Value) -> Value:
-        """The dense block of the first layers, or experts."""
-        if layer < self.n_dense:
-            return super().ffn(s, layer, h)
-        return moe(s, layer, h, self.experts)
 
     def recurrent_wants(self, layer: int) -> Iterator[Want]:
         """The tensors of a delta layer. Converters write those of [heads] and of convolutions with

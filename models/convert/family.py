@@ -8,7 +8,7 @@ import importlib
 import pkgutil
 import re
 from abc import ABC
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -57,6 +57,8 @@ _LEFT_OUT = re.compile(
 _LAYER = re.compile(r"layers\.(\d+)\.(.+)")
 _EXPERT = re.compile(r"\bexperts\.(\d+)\.")
 
+NUMBERED = ("w1", "w3", "w2")  # gate, up and down as Mixtral calls them
+
 ENDS: Table = {
     "embed_tokens.weight": To("token_embd.weight"),
     "norm.weight": To("output_norm.weight"),
@@ -93,9 +95,13 @@ PRE_NORMS: Table = {
 }
 
 
-def experts(has: Has, prefix: str = "mlp.") -> Table:
+def experts(
+    has: Has,
+    prefix: str = "mlp.",
+    parts: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
+) -> Table:
     """The router and the experts, which checkpoints hold one by one, or all in a tensor with gate
-    and up of an expert one below the other."""
+    and up of an expert one below the other. parts: the names of an expert's gate, up and down."""
     router: Table = {f"{prefix}gate.weight": To("ffn_gate_inp.weight")}
     each, both = f"{prefix}experts.*.", f"{prefix}experts.gate_up_proj"
     if has(both):
@@ -107,9 +113,8 @@ def experts(has: Has, prefix: str = "mlp.") -> Table:
             f"{prefix}experts.down_proj": To("ffn_down_exps.weight"),
         }
     return router | {
-        f"{each}gate_proj.weight": To("ffn_gate_exps.weight", Stack()),
-        f"{each}up_proj.weight": To("ffn_up_exps.weight", Stack()),
-        f"{each}down_proj.weight": To("ffn_down_exps.weight", Stack()),
+        f"{each}{part}.weight": To(f"ffn_{name}_exps.weight", Stack())
+        for part, name in zip(parts, ("gate", "up", "down"), strict=True)
     }
 
 
@@ -118,7 +123,8 @@ class Family(ABC):
     checkpoints' `architectures` have; model_types: their `model_type`, where a checkpoint has no
     architecture of these names; eps, context: what their norms' eps and their context's length are
     called; mixture: all blocks have experts, so that intermediate_size may be absent; defaults:
-    what config.json leaves out where it is this."""
+    what config.json leaves out where it is this; nextn: checkpoints may have blocks behind the
+    layers that predict further tokens (MTP)."""
 
     arch: ClassVar[str]
     hf: ClassVar[tuple[str, ...]]
@@ -127,15 +133,21 @@ class Family(ABC):
     context: ClassVar[str] = "max_position_embeddings"
     mixture: ClassVar[bool] = False
     defaults: ClassVar[dict[str, Any]] = {}
+    nextn: ClassVar[bool] = False
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, names: Iterable[str] = (), mtp: bool = True) -> None:
+        """names: of the checkpoint's tensors; mtp: whether the file gets its MTP blocks. The
+        tensors tell how many there are: configurations of some do not count them, and others
+        keep the count where saving left the tensors out."""
         self.c = config.completed(self.defaults)
         self.n_layer: int = config.integer("num_hidden_layers")
+        self.mtp = mtp
+        self.n_mtp = max((self._behind(self.kept(name)) for name in names), default=0)
 
     @property
     def n_block(self) -> int:
         """Blocks of the file: layers, and those that predict further tokens."""
-        return self.n_layer
+        return self.n_layer + self.n_mtp
 
     @property
     def head_dim(self) -> int:
@@ -157,6 +169,8 @@ class Family(ABC):
             "attention.layer_norm_rms_epsilon": c.number(self.eps),
             **rope_keys(c),
         }
+        if self.n_mtp:
+            found["nextn_predict_layers"] = self.n_mtp
         if not self.mixture or c.get("intermediate_size") is not None:
             found["feed_forward_length"] = c.integer("intermediate_size")
         if c.get("head_dim") is not None:
@@ -179,6 +193,17 @@ class Family(ABC):
     def extra(self) -> Iterator[tuple[str, np.ndarray]]:
         """Tensors f32 that follow from the configuration, by their names in the file."""
         return iter(())
+
+    def kept(self, name: str) -> Place | None:
+        """The place of a tensor, None for one that the file does without."""
+        place = self.place(name)
+        return None if self._behind(place) and not self.mtp else place
+
+    def _behind(self, place: Place | None) -> int:
+        """Which of the MTP blocks it lies in, from 1 on; 0 for none."""
+        if not self.nextn or place is None or place.block is None:
+            return 0
+        return max(0, place.block - self.n_layer + 1)
 
     def place(self, name: str) -> Place | None:
         """Whose a tensor is, None for one that the file does without."""

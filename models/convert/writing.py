@@ -70,6 +70,7 @@ def convert(
     name: str = "",
     tokenizer: bool = True,
     pre: str = "",
+    mtp: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
     """Write a GGUF file from a Hugging Face checkpoint, and give its path back.
@@ -78,6 +79,7 @@ def convert(
     "auto" is the type of most of the checkpoint; matrices that do not divide into its blocks are
     stored as f16, vectors and norms as f32. name: general.name, the folder's by default. tokenizer:
     without one, prompts are token ids. pre: the name of the pre-tokenizer, where it is not found.
+    mtp: whether blocks that predict further tokens go into the file, where the checkpoint has them.
     progress: called with bytes written and their total.
 
     The file appears when it is whole; one that is there is replaced with `force` alone. Raises
@@ -92,10 +94,11 @@ def convert(
     if pre:
         find_pretokenizer(pre, "pre")
     config = Config.read(source)
-    family = find_family(config)(config)
+    kin = find_family(config)
+    checkpoint = Checkpoint(source)
+    family = kin(config, checkpoint.tensors, mtp)
     keys = {f"{family.arch}.{key}": value for key, value in family.keys().items()}
     keys |= _vocabulary(family, source, config, tokenizer, pre)
-    checkpoint = Checkpoint(source)
     kind = checkpoint.kind.lower() if outtype == "auto" else outtype
     kind = "f32" if kind == "f64" else kind
     tensors = plan(family, checkpoint, kind)
@@ -125,7 +128,7 @@ def plan(family: Family, checkpoint: Checkpoint, kind: str) -> list[Planned]:
     are missing, or those that the family does not know."""
     held: dict[tuple[int | None, str], list[tuple[int, Source]]] = {}
     for source in checkpoint.tensors.values():
-        place = family.place(source.name)
+        place = family.kept(source.name)
         if place is not None:
             held.setdefault((place.block, place.part), []).append((place.expert, source))
     missing: list[str] = []

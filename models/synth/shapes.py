@@ -294,6 +294,20 @@ SHAPES = {
         True,
         _lfm2(_common(2048, 16, 8192, (32, 8, 64), 128000, 1e6), {2, 5, 8, 10, 12, 14}),
     ),
+    "lfm2moe-tiny": Shape(
+        "lfm2moe",
+        4096,
+        True,
+        _lfm2(_TINY, _EVERY_FOURTH) | _experts(16, 4, 256) | {"leading_dense_block_count": 2},
+    ),
+    "lfm2-8b-a1b": Shape(
+        "lfm2moe",
+        65536,
+        True,
+        _lfm2(_common(2048, 24, 7168, (32, 8, 64), 128000, 1e6), {2, 6, 10, 14, 18, 21})
+        | _experts(32, 4, 1792)
+        | {"leading_dense_block_count": 2},
+    ),
     "gemma2-tiny": _tiny("gemma2", **_GEMMA2 | {"attention.sliding_window": 256}),
     "gemma2-2b": Shape(
         "gemma2", 256000, True, _common(2304, 26, 9216, (8, 4, 256), 8192, 1e4) | _GEMMA2

@@ -64,7 +64,22 @@ def conv(channels: int, taps: int) -> Kind:
     return Kind("ssm_conv", "tail", (taps - 1) * channels, tokens, {"w": w})
 
 
+def scan(heads: int, values: int, size: int, groups: int = 1, steps: float = 0.0) -> Kind:
+    """Mamba-2's scan; steps: what dt is about."""
+    a = -np.random.default_rng(heads).uniform(0.5, 1.5, heads).astype(np.float32)
+
+    def tokens(rng: np.random.Generator, n: int) -> Arrays:
+        shapes = {"x": (heads, values), "dt": (heads,), "b": (groups, size), "c": (groups, size)}
+        found = {k: rng.standard_normal((n, *s)).astype(np.float32) for k, s in shapes.items()}
+        return found | {"dt": found["dt"] + np.float32(steps)}
+
+    return Kind("ssm_scan", "state", heads * values * size, tokens, {"a": a})
+
+
 KINDS = {
+    "scan": scan(3, 16, 128),
+    "scan, groups": scan(4, 6, 33, groups=2),
+    "scan, one value": scan(2, 1, 7),
     "delta": net(32),
     "delta, grouped": net(64, heads="grouped"),
     "delta, one key head": net(16, hk=1, repeat=3),
@@ -76,7 +91,7 @@ KINDS = {
     "conv, two taps": conv(48, 2),
     "conv, seven taps": conv(17, 7),
 }
-MIXED = ["delta, grouped", "delta, vector gate", "conv"]
+MIXED = ["delta, grouped", "delta, vector gate", "conv", "scan"]
 every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 
 
@@ -129,6 +144,32 @@ def test_a_pass_of_many_tokens_is_the_passes_of_one(kind: Kind, planes: int, thr
     else:
         expected[1] = states[n]
     assert same(rig.state(kind.state), expected)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 15, 16, 17, 63, 64, 65])
+@pytest.mark.parametrize("steps", [-5.0, 0.0, 27.6], ids=["keeps", "fades", "1e-12 a token"])
+def test_a_scan_split_anywhere(n: int, steps: float) -> None:
+    """Two passes for each place to split at, and one of all tokens."""
+    kind = scan(2, 6, 40, steps=steps)
+    tokens = kind.tokens(np.random.default_rng(n), n)
+    before = random_state(kind, 1)
+    want, states = one_by_one(kind, tokens, before[0])
+    indices = {"seq_offsets": i32(0, n), "state_rows": i32(0)}
+    whole = kind.rig({**tokens, **indices}, before)
+    for at in range(n):
+        first = whole.run(**pad(take(tokens, slice(0, at)), n), seq_offsets=i32(0, at))[:at]
+        rest = whole.run(**pad(take(tokens, slice(at, n)), n), seq_offsets=i32(0, n - at))
+        assert same(np.concatenate([first, rest[: n - at]]), want)
+        assert same(whole.state(kind.state)[0], states[n])
+        whole.pools.load(kind.state, before.reshape(-1).view(np.uint8))
+
+
+def pad(tokens: Arrays, n: int) -> Arrays:
+    """With zeros up to n rows."""
+    return {
+        k: np.concatenate([v, np.zeros((n - len(v), *v.shape[1:]), v.dtype)])
+        for k, v in tokens.items()
+    }
 
 
 @every_kind

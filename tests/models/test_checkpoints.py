@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -12,10 +13,12 @@ import numpy as np
 import pytest
 import riverrun as rr
 from checkpoint_cases import CASES, N_VOCAB
-from checkpoints import logits, mtp_logits, save, save_with_mtp
+from checkpoints import WITH_MTP, logits, mtp_logits, save, save_with_mtp
 from oracles import cases_of
 from riverrun.graph.errors import ModelError
 from riverrun.models.convert import convert
+from riverrun.models.gguf import open_gguf
+from riverrun.tools.main import main
 from rollback_rig import STRATEGIES
 
 N_TOKENS = 40
@@ -51,21 +54,40 @@ def test_logits(load: Callable[[str], rr.Model], name: str) -> None:
     assert np.abs(got - want).max() <= LIMIT * np.abs(want).max()
 
 
-def test_the_block_that_predicts_further_tokens(tmp_path: Path) -> None:
-    folder = save_with_mtp("glm4moe", tmp_path)
+@pytest.mark.parametrize("name", WITH_MTP)
+def test_the_block_that_predicts_further_tokens(tmp_path: Path, name: str) -> None:
+    """Its logits, and greedy text with its drafts, of which some are taken, and without."""
+    folder = save_with_mtp(name, tmp_path)
     model = rr.load(convert(folder, tmp_path / "model.gguf", "f32", tokenizer=False), "cpu")
     before = np.random.default_rng(1).standard_normal((N_TOKENS, 64)).astype(np.float32)
     kinds = dict(cache_type_k="f32", cache_type_v="f32")
     session = model.session(N_TOKENS, program="mtp", **kinds)
     passes = [(0, list(prompt(N_TOKENS)))]
     got = session.evaluate(passes, want="all", hidden=True, extra={"hidden_in": before}).logits
-    want = mtp_logits("glm4moe", prompt(N_TOKENS), before)
+    want = mtp_logits(name, prompt(N_TOKENS), before)
     assert np.abs(got - want).max() <= LIMIT * np.abs(want).max()
-    options: dict[str, Any] = dict(max_tokens=16, temperature=0)
-    plain = model.generate([1, 2, 3], **options).result
-    drafted = model.generate([1, 2, 3], **options, speculative="mtp").result
-    assert drafted.tokens == plain.tokens
-    assert drafted.timings["draft_n"] > 0
+    check_drafts(model, ("mtp",), "auto")
+
+
+@pytest.mark.parametrize("name", WITH_MTP)
+def test_a_file_without_the_block(tmp_path: Path, name: str) -> None:
+    """As a checkpoint gives that never had it, which may still count it."""
+    bare = save(name, tmp_path / "bare")
+    config = json.loads((bare / "config.json").read_text())
+    counts = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers")
+    (bare / "config.json").write_text(json.dumps(config | dict.fromkeys(counts, 1)))
+    folder = save_with_mtp(name, tmp_path / "whole")
+    options: dict[str, Any] = dict(outtype="f32", name="x", tokenizer=False)
+    files = [
+        convert(bare, tmp_path / "bare.gguf", **options),
+        convert(folder, tmp_path / "left-out.gguf", **options, mtp=False),
+    ]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    files.append(tmp_path / "command.gguf")
+    assert main(["convert", str(folder), str(files[-1]), "--no-mtp", "--no-tokenizer"]) == 0
+    assert not [tensor for f in files for tensor in open_gguf(f).tensors if "nextn" in tensor]
+    with pytest.raises(ModelError, match="no multi-token-prediction block"):
+        rr.load(files[1], "cpu").generate([1], max_tokens=2, speculative="mtp")
 
 
 @pytest.mark.parametrize(
@@ -100,7 +122,7 @@ def test_drafts_change_no_token(load: Callable[[str], rr.Model], name: str) -> N
     check_drafts(load(name), ("ngram-cache",), "auto")
 
 
-HYBRID = ("lfm2", "qwen3next", "granitehybrid,experts", "kimi-linear")
+HYBRID = ("lfm2", "lfm2moe", "qwen3next", "granitehybrid,experts", "kimi-linear")
 
 
 @pytest.mark.parametrize("rollback", STRATEGIES)

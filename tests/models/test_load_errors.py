@@ -119,6 +119,8 @@ VALUES: list[tuple[str, str, Any, str]] = [
     ("lfm2", "attention.causal", False, "true, got false"),
     ("lfm2", "attention.sliding_window", 8, "absent or 0, got 8"),
     ("lfm2", KV, [0, 0, 3, 0], "divide head_count 4, got 3"),
+    ("lfm2moe", "leading_dense_block_count", 5, "0 to 4, got 5"),
+    ("lfm2moe", "expert_gating_func", 3, "1 (softmax) or 2 (sigmoid), got 3"),
 ]
 
 

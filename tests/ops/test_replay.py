@@ -65,10 +65,23 @@ def conv(channels: int, taps: int) -> Kind:
     return Kind("ssm_conv", "tail", (taps - 1) * channels, channels, tokens, {"w": w})
 
 
+def scan(heads: int, values: int, size: int, groups: int) -> Kind:
+    a = -np.random.default_rng(heads).uniform(0.5, 1.5, heads).astype(np.float32)
+
+    def tokens(rng: np.random.Generator, n: int) -> Arrays:
+        shapes = {"x": (heads, values), "dt": (heads,), "b": (groups, size), "c": (groups, size)}
+        return {k: rng.standard_normal((n, *s)).astype(np.float32) for k, s in shapes.items()}
+
+    entry = groups * size + heads * values + heads
+    return Kind("ssm_scan", "state", heads * values * size, entry, tokens, {"a": a})
+
+
 KINDS = {
     "delta, tiled": net(20, 2, 2, "tiled"),
     "delta, grouped": net(64, 2, 2, "grouped"),
     "delta, decay by key": net(36, 2, 3, "grouped", kda=True),
+    "scan": scan(4, 12, 20, 1),
+    "scan, groups": scan(6, 9, 33, 3),
     "conv": conv(2100, 4),
     "conv, two taps": conv(33, 2),
     "conv, more taps than entries": conv(5, 11),

@@ -37,16 +37,7 @@ class Glm4Moe(Family):
     hf = ("Glm4MoeForCausalLM",)
     model_types = ("glm4_moe",)
     defaults: ClassVar[dict[str, Any]] = {"partial_rotary_factor": 0.5}
-
-    @property
-    def n_block(self) -> int:
-        """MTP blocks lie behind the layers; checkpoints may leave them out."""
-        return self.n_layer + self.n_mtp
-
-    @property
-    def n_mtp(self) -> int:
-        """Blocks that predict further tokens."""
-        return self.c.integer("num_nextn_predict_layers", "num_mtp_layers", default=0)
+    nextn = True
 
     def keys(self) -> Keys:
         """Experts. Raises ModelError for experts in groups, which are not computed."""
@@ -54,7 +45,7 @@ class Glm4Moe(Family):
         if c.integer("n_group", default=1) != 1:
             raise c.fault("n_group", "1", c.get("n_group"))
         share = float(c.rope.get("partial_rotary_factor", 0.5))
-        found = super().keys() | {
+        return super().keys() | {
             "attention.key_length": self.head_dim,
             "attention.value_length": self.head_dim,
             "rope.dimension_count": int(self.head_dim * share),
@@ -65,9 +56,6 @@ class Glm4Moe(Family):
             "expert_weights_scale": c.number("routed_scaling_factor"),
             "expert_weights_norm": c.flag("norm_topk_prob"),
         }
-        if self.n_mtp:
-            found["nextn_predict_layers"] = self.n_mtp
-        return found
 
     def block(self, i: int, has: Has) -> Table:
         """A layer, or an MTP block."""

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from ..checkpoint import Array, Shape
-from ..family import PRE_NORMS, Family, Has, Keys, Table, To, register_family
-from ..transforms import Each, Stack, Whole
+from ..family import NUMBERED, PRE_NORMS, Family, Has, Keys, Table, To, experts, register_family
+from ..transforms import Each, Whole
 from .qwen35 import rates
 
 KERNEL = Whole(lambda x: x.reshape(_kernel(x.shape)), lambda shape: _kernel(shape))
@@ -98,7 +98,7 @@ class KimiLinear(Family):
         """A layer of either kind."""
         table = PRE_NORMS | {"self_attn.o_proj.weight": To("attn_output.weight")}
         table |= self._latent() if self._attends()[i] else self._delta()
-        return table | (_dense(has) if i < self._n_dense() else _experts())
+        return table | (_dense(has) if i < self._n_dense() else _experts(has))
 
     def _latent(self) -> Table:
         c, b = self.c, "self_attn."
@@ -145,16 +145,13 @@ def _dense(has: Has) -> Table:
     return {f"{b}{name}_proj.weight": To(f"ffn_{name}.weight") for name in ("gate", "up", "down")}
 
 
-def _experts() -> Table:
+def _experts(has: Has) -> Table:
     b = "block_sparse_moe."
     table: Table = {
         f"{b}shared_experts.{name}_proj.weight": To(f"ffn_{name}_shexp.weight")
         for name in ("gate", "up", "down")
     }
     return table | {
-        f"{b}gate.weight": To("ffn_gate_inp.weight"),
         f"{b}gate.e_score_correction_bias": To("exp_probs_b.bias"),
-        f"{b}experts.*.w1.weight": To("ffn_gate_exps.weight", Stack()),
-        f"{b}experts.*.w2.weight": To("ffn_down_exps.weight", Stack()),
-        f"{b}experts.*.w3.weight": To("ffn_up_exps.weight", Stack()),
+        **experts(has, b, NUMBERED),
     }

@@ -1,9 +1,12 @@
-"""Checkpoints of LFM2."""
+"""Checkpoints of LFM2, dense and mixture of experts."""
 
 from __future__ import annotations
 
-from ..family import Family, Has, Keys, Table, To, register_family
+from typing import ClassVar
+
+from ..family import NUMBERED, Family, Has, Keys, Table, To, experts, register_family
 from ..transforms import SQUEEZE
+from .glm import SIGMOID
 
 THETA = 1e6  # where a configuration has none
 ENDS: Table = {
@@ -19,6 +22,11 @@ ATTEND: Table = {
     "self_attn.q_layernorm.weight": To("attn_q_norm.weight"),
     "self_attn.k_layernorm.weight": To("attn_k_norm.weight"),
 }
+FFN: Table = {
+    "feed_forward.w1.weight": To("ffn_gate.weight"),
+    "feed_forward.w3.weight": To("ffn_up.weight"),
+    "feed_forward.w2.weight": To("ffn_down.weight"),
+}
 CONVOLVE: Table = {
     "conv.in_proj.weight": To("shortconv.in_proj.weight"),
     "conv.conv.weight": To("shortconv.conv.weight", SQUEEZE),
@@ -32,8 +40,8 @@ class Lfm2(Family):
     of feed-forward layers of which two thirds are taken, rounded up."""
 
     arch = "lfm2"
-    hf = ("Lfm2ForCausalLM", "LFM2ForCausalLM")
-    model_types = ("lfm2",)
+    hf: ClassVar[tuple[str, ...]] = ("Lfm2ForCausalLM", "LFM2ForCausalLM")
+    model_types: ClassVar[tuple[str, ...]] = ("lfm2",)
     eps = "norm_eps"
 
     def keys(self) -> Keys:
@@ -77,8 +85,40 @@ class Lfm2(Family):
         table: Table = {
             "operator_norm.weight": To("attn_norm.weight"),
             "ffn_norm.weight": To("ffn_norm.weight"),
-            "feed_forward.w1.weight": To("ffn_gate.weight"),
-            "feed_forward.w3.weight": To("ffn_up.weight"),
-            "feed_forward.w2.weight": To("ffn_down.weight"),
         }
-        return table | (ATTEND if self._attends()[i] else CONVOLVE)
+        table |= ATTEND if self._attends()[i] else CONVOLVE
+        return table | self.feed_forward(i, has)
+
+    def feed_forward(self, i: int, has: Has) -> Table:
+        """The dense block."""
+        return FFN
+
+
+@register_family
+class Lfm2Moe(Lfm2):
+    """Dense layers first, then experts."""
+
+    arch = "lfm2moe"
+    hf = ("Lfm2MoeForCausalLM",)
+    model_types = ("lfm2_moe",)
+
+    def keys(self) -> Keys:
+        """Experts; widths are as they are told."""
+        c = self.c
+        return super().keys() | {
+            "feed_forward_length": c.integer("intermediate_size"),
+            "expert_feed_forward_length": c.integer("moe_intermediate_size"),
+            "leading_dense_block_count": c.integer("num_dense_layers"),
+            "expert_gating_func": SIGMOID,
+            "expert_weights_scale": c.number("routed_scaling_factor", default=1.0),
+            "expert_weights_norm": c.flag("norm_topk_prob", default=True),
+        }
+
+    def feed_forward(self, i: int, has: Has) -> Table:
+        """The dense block, or experts."""
+        if i < self.c.integer("num_dense_layers"):
+            return super().feed_forward(i, has)
+        table = experts(has, "feed_forward.", NUMBERED)
+        if self.c.flag("use_expert_bias", default=True):
+            table["feed_forward.expert_bias"] = To("exp_probs_b.bias")
+        return table

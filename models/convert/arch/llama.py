@@ -10,18 +10,18 @@ import numpy as np
 from ..family import (
     ATTENTION,
     FFN,
+    NUMBERED,
     PRE_NORMS,
     Family,
     Has,
     Keys,
     Table,
-    To,
     experts,
     linear,
     register_family,
 )
 from ..rotary import llama3_factors
-from ..transforms import Stack, interleaved
+from ..transforms import interleaved
 
 
 @register_family
@@ -69,20 +69,10 @@ class Mixtral(Llama):
     model_types = ("mixtral",)
 
     def block(self, i: int, has: Has) -> Table:
-        """w1, w2 and w3 are gate, down and up."""
+        """Experts, as the authors or as transformers call them."""
         if not has("block_sparse_moe.gate.weight"):
             return PRE_NORMS | self.attention() | experts(has)
-        each = "block_sparse_moe.experts.*."
-        return (
-            PRE_NORMS
-            | self.attention()
-            | {
-                "block_sparse_moe.gate.weight": To("ffn_gate_inp.weight"),
-                f"{each}w1.weight": To("ffn_gate_exps.weight", Stack()),
-                f"{each}w2.weight": To("ffn_down_exps.weight", Stack()),
-                f"{each}w3.weight": To("ffn_up_exps.weight", Stack()),
-            }
-        )
+        return PRE_NORMS | self.attention() | experts(has, "block_sparse_moe.", NUMBERED)
 
 
 @register_family

@@ -27,16 +27,7 @@ class Qwen35(Family):
     arch = "qwen35"
     hf: ClassVar[tuple[str, ...]] = ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration")
     model_types: ClassVar[tuple[str, ...]] = ("qwen3_5_text", "qwen3_5")
-
-    @property
-    def n_mtp(self) -> int:
-        """Blocks that predict further tokens."""
-        return self.c.integer("mtp_num_hidden_layers", default=0)
-
-    @property
-    def n_block(self) -> int:
-        """They lie behind the layers."""
-        return self.n_layer + self.n_mtp
+    nextn = True
 
     def keys(self) -> Keys:
         """Delta-net sizes, rotary sections, which layers are recurrent."""
@@ -56,8 +47,6 @@ class Qwen35(Family):
             "full_attention_interval": c.integer("full_attention_interval", default=4),
             "attention.recurrent_layers": self._recurrent() + [False] * self.n_mtp,
         }
-        if self.n_mtp:
-            own["nextn_predict_layers"] = self.n_mtp
         return super().keys() | own
 
     def _recurrent(self) -> list[bool]:

@@ -1,40 +1,28 @@
-"""Checkpoints of Qwen3-Next."""
+"""Checkpoints of Qwen3-Next, MTP block included."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from ..checkpoint import Array, Shape
-from ..family import Keys, Place, Table, To, register_family
+from ..family import Keys, Table, To, register_family
 from ..transforms import SQUEEZE, Each, Whole
 from .qwen35 import Qwen35Moe, rates
 
 
 @register_family
 class Qwen3Next(Qwen35Moe):
-    """Value heads stay in the checkpoint's order. The block that predicts further tokens goes into
-    the file where the configuration counts it."""
+    """Value heads stay in the checkpoint's order."""
 
     arch = "qwen3next"
     hf = ("Qwen3NextForCausalLM",)
     model_types = ("qwen3_next",)
-
-    @property
-    def n_mtp(self) -> int:
-        """Blocks that predict further tokens."""
-        return self.c.integer("num_nextn_predict_layers", "mtp_num_hidden_layers", default=0)
 
     def keys(self) -> Keys:
         """Rotary positions of text alone."""
         found = super().keys()
         del found["rope.dimension_sections"]
         return found
-
-    def place(self, name: str) -> Place | None:
-        """Without an MTP block that the configuration does not count."""
-        found = super().place(name)
-        uncounted = name.removeprefix("model.").startswith("mtp.") and not self.n_mtp
-        return None if uncounted else found
 
     def delta_net(self) -> Table:
         """One projection holds, for each key head, its query, key, values and gates."""
