@@ -1,7 +1,7 @@
 // Blocks of iq2 and iq3 as bytes of codes: y = d * factor * (2 * s + 1) * (code - zero), with a
 // scale s for each part of 32 or 16 values.
 //
-// A grid's entry is a selector of bytes: four digits, each the place of a magnitude. Entries are
+// A grid's entry is a selector of bytes, or two: digits, each the place of a magnitude. Entries are
 // looked up by 32 lanes at 32 places, so products have a copy in shared memory (0.5 to 4 KiB a
 // block): constant memory would serve one lane at a time, and the L1 cache a line at a time.
 #pragma once
@@ -202,14 +202,5 @@ __device__ inline void load_grid() {
   const auto* from = reinterpret_cast<const uint4*>(Part::entries());
   for (unsigned i = threadIdx.x; i < kPieces; i += blockDim.x) to[i] = from[i];
 }
-
-// T::prepare(), of those that have it.
-template <class T>
-__device__ inline auto prepare(int) -> decltype(T::prepare()) {
-  T::prepare();
-}
-
-template <class T>
-__device__ inline void prepare(long) {}
 
 }  // namespace

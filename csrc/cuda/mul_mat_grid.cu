@@ -1,5 +1,6 @@
 // Products with weights of iq2_xxs, iq2_xs, iq2_s, iq3_xxs and iq3_s: codes of grids, looked up in
 // the file's own blocks, so that a card holds no more of them than the file.
+#include "grid_codes.cuh"
 #include "mul_mat_quant.cuh"
 
 namespace {

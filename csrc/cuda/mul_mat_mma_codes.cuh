@@ -7,6 +7,7 @@
 #pragma once
 
 #include "decode.cuh"
+#include "prepare.cuh"
 
 namespace {
 

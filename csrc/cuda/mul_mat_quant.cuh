@@ -12,8 +12,8 @@
 // it, which all threads of a block call once.
 #pragma once
 
-#include "grid_codes.cuh"
 #include "mul_mat_group.cuh"
+#include "prepare.cuh"
 #include "quantise.cuh"
 
 namespace {
