@@ -155,8 +155,8 @@ inline void find_entries(const GridLanes<F>& lanes, int p, vec inverse, GridFoun
   store_vec(found.vv + p, vv);
 }
 
-// Steps of sub-blocks alone: the largest magnitude begins as that of the grid times 1 + i * by, for
-// i of -tries .. tries; then steps are those that fit the codes best.
+// Steps of sub-blocks alone: the largest magnitude begins as that of the grid times end + i * by,
+// for i of -tries .. tries; then steps are those that fit the codes best.
 struct GridSearch {
   float end, by;
   int tries, rounds;
