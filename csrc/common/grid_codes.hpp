@@ -103,10 +103,4 @@ inline void grid_iq3_s(const uint8_t* b, GridCodes* out) {
   put_scales(b + 106, 4, out->scale);
 }
 
-// The magnitudes by their places, then their negatives.
-constexpr int kIq2Values[16] = {8, 25, 43, 0, 0, 0, 0, 0, -8, -25, -43, 0, 0, 0, 0, 0};
-constexpr int kIq3XxsValues[16] = {4,  12,  20,  28,  36,  44,  52,  62,
-                                   -4, -12, -20, -28, -36, -44, -52, -62};
-constexpr int kIq3SValues[16] = {1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15};
-
 }  // namespace

@@ -1,6 +1,6 @@
 // The grids of iq2 and iq3: which groups of magnitudes a code names, as numbers of 16 bits. iq2:
 // eight places, 2 bits each, of the magnitudes 8, 25 and 43, from the lowest bits on. iq3: four
-// places, 4 bits each, of eight magnitudes.
+// places, 4 bits each, of eight magnitudes. Kernels of processors and of cards look up these alone.
 #pragma once
 
 #include <stdint.h>
@@ -232,5 +232,11 @@ constexpr uint16_t kGridIq3S[512] = {
     0x7020, 0x7022, 0x7036, 0x7040, 0x7054, 0x7062, 0x7102, 0x7111, 0x7124, 0x7143, 0x7145, 0x7201,
     0x7204, 0x7210, 0x7216, 0x7221, 0x7230, 0x7251, 0x7302, 0x7332, 0x7335, 0x7353, 0x7401, 0x7405,
     0x7413, 0x7420, 0x7450, 0x7522, 0x7542, 0x7602, 0x7631, 0x7700};
+
+// The magnitudes by their places, then their negatives.
+constexpr int kIq2Values[16] = {8, 25, 43, 0, 0, 0, 0, 0, -8, -25, -43, 0, 0, 0, 0, 0};
+constexpr int kIq3XxsValues[16] = {4,  12,  20,  28,  36,  44,  52,  62,
+                                   -4, -12, -20, -28, -36, -44, -52, -62};
+constexpr int kIq3SValues[16] = {1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15};
 
 }  // namespace

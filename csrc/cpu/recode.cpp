@@ -1,6 +1,7 @@
 // Rows of one weight type as rows of another: decoded to f32, then encoded.
 
 #include "encode_32.hpp"
+#include "encode_grid.hpp"
 #include "kernel.hpp"
 #include "recoder.hpp"
 
@@ -66,6 +67,11 @@ constexpr Result kResults[] = {
     {RR_IQ4_NL, 32, 18, encode_iq4_nl},
     {RR_IQ4_XS, 256, 136, encode_iq4_xs},
     {RR_MXFP4, 32, 17, encode_mxfp4},
+    {RR_IQ2_XXS, 256, 66, encode_grid<EncodeIq2Xxs, 1>},
+    {RR_IQ2_XS, 256, 74, encode_grid<EncodeIq2Xs, 1>},
+    {RR_IQ2_S, 256, 82, encode_grid<EncodeIq2S, 2>},
+    {RR_IQ3_XXS, 256, 98, encode_grid<EncodeIq3Xxs, 2>},
+    {RR_IQ3_S, 256, 110, encode_grid<EncodeIq3S, 2>},
 };
 
 const Result* result_of(uint32_t dtype) {

@@ -2,6 +2,7 @@
 // rounding. Blocks lie in the file's own order.
 #pragma once
 
+#include "grid_codes.cuh"
 #include "kernel.cuh"
 
 namespace {
@@ -29,6 +30,11 @@ RR_BLOCK(RR_Q3_K, 256, 110)
 RR_BLOCK(RR_Q4_K, 256, 144)
 RR_BLOCK(RR_Q5_K, 256, 176)
 RR_BLOCK(RR_Q6_K, 256, 210)
+RR_BLOCK(RR_IQ2_XXS, 256, 66)
+RR_BLOCK(RR_IQ2_XS, 256, 74)
+RR_BLOCK(RR_IQ2_S, 256, 82)
+RR_BLOCK(RR_IQ3_XXS, 256, 98)
+RR_BLOCK(RR_IQ3_S, 256, 110)
 RR_BLOCK(RR_IQ4_NL, 32, 18)
 RR_BLOCK(RR_IQ4_XS, 256, 136)
 RR_BLOCK(RR_MXFP4, 32, 17)
@@ -58,6 +64,11 @@ inline bool with_block_type(uint32_t dtype, F f) {
     RR_CASE(RR_Q4_K)
     RR_CASE(RR_Q5_K)
     RR_CASE(RR_Q6_K)
+    RR_CASE(RR_IQ2_XXS)
+    RR_CASE(RR_IQ2_XS)
+    RR_CASE(RR_IQ2_S)
+    RR_CASE(RR_IQ3_XXS)
+    RR_CASE(RR_IQ3_S)
     RR_CASE(RR_IQ4_NL)
     RR_CASE(RR_IQ4_XS)
     RR_CASE(RR_MXFP4)
@@ -77,23 +88,6 @@ inline bool with_type(uint32_t dtype, F f) {
     default:
       return with_block_type(dtype, f);
   }
-}
-
-// Little-endian words of bytes that are only 2-byte aligned.
-__device__ inline unsigned load16(const uint8_t* p) {
-  return *reinterpret_cast<const uint16_t*>(p);
-}
-
-__device__ inline unsigned load32(const uint8_t* p) {
-  return load16(p) | load16(p + 2) << 16;
-}
-
-__device__ inline float load_half(const uint8_t* p) {
-  return half_to_float(*reinterpret_cast<const uint16_t*>(p));
-}
-
-__device__ inline int byte_of(unsigned word, int i) {
-  return static_cast<int>(word >> 8 * i & 255);
 }
 
 // Entry `code` of sixteen signed bytes, four to a word.
@@ -335,5 +329,39 @@ __device__ inline void decode32<RR_Q6_K>(const uint8_t* row, int64_t group, floa
     return times(step[i / 16], ((q >> low_shift & 15) | static_cast<int>(upper) << 4) - 32);
   });
 }
+
+// y = d * factor * (2 * s + 1) * value; 256 values of grids, laid out as grid_codes.cuh says.
+template <uint32_t dtype>
+__device__ inline void decode_grid32(const uint8_t* row, int64_t group, float* out) {
+  using Part = GridPart<dtype>;
+  const uint8_t* b = row + Block<dtype>::bytes * (group / 8);
+  const float d = load_half(b) * Part::kFactor;
+#pragma unroll
+  for (int p = 0; p < 32 / Part::kValues; ++p) {
+    const Part part(b, static_cast<int>(group % 8) * (32 / Part::kValues) + p);
+    const float step = times(d, 2 * part.scale() + 1);
+#pragma unroll
+    for (int i = 0; i < Part::kValues / 4; ++i) {
+      const unsigned codes = part.four(Part::entries(), i);
+#pragma unroll
+      for (int k = 0; k < 4; ++k)
+        out[Part::kValues * p + 4 * i + k] = times(step, byte_of(codes, k) - Part::kZero);
+    }
+  }
+}
+
+#define RR_DECODE_GRID(dtype)                                                             \
+  template <>                                                                             \
+  __device__ inline void decode32<dtype>(const uint8_t* row, int64_t group, float* out) { \
+    decode_grid32<dtype>(row, group, out);                                                \
+  }
+
+RR_DECODE_GRID(RR_IQ2_XXS)
+RR_DECODE_GRID(RR_IQ2_XS)
+RR_DECODE_GRID(RR_IQ2_S)
+RR_DECODE_GRID(RR_IQ3_XXS)
+RR_DECODE_GRID(RR_IQ3_S)
+
+#undef RR_DECODE_GRID
 
 }  // namespace

@@ -11,14 +11,6 @@ struct Sub16 {
   static constexpr bool kApart = true;
 };
 
-// Which half h, of sub-blocks 4n + j and 4n + j + 2, a slice is.
-struct SubBlocks {
-  unsigned n, j, h;
-  __device__ explicit SubBlocks(unsigned slice) : n(slice / 4), j(slice / 2 % 2), h(slice % 2) {}
-  // Of scales per 16 values; that of the second sub-block is 4 further on.
-  __device__ unsigned scale() const { return 8 * n + 2 * j + h; }
-};
-
 struct Q2_K : Sub16 {
   static constexpr uint32_t kType = RR_Q2_K;
   static constexpr const char* kRefusal = "w is not plain q2_k";
@@ -38,7 +30,7 @@ struct Q2_K : Sub16 {
     const float d = b.half(80), minus_dmin = -b.half(82);
 #pragma unroll
     for (int side = 0; side < 2; ++side) {
-      const int scale = b.byte(at.scale() + 4 * side);
+      const int scale = b.byte(at.sixteen() + 4 * side);
       out.scale[side] = d * static_cast<float>(scale & 15);
       out.low[side] = minus_dmin * static_cast<float>(scale >> 4);
     }
@@ -91,8 +83,8 @@ struct Q6_K : Sub16 {
       out.q[k + 4] = static_cast<int>((low[k] >> 4 & 0x0f0f0f0f) | (w & 0x30303030));
     }
     const float d = b.half(208);
-    out.scale[0] = d * static_cast<float>(b.signed_byte(192 + at.scale()));
-    out.scale[1] = d * static_cast<float>(b.signed_byte(192 + at.scale() + 4));
+    out.scale[0] = d * static_cast<float>(b.signed_byte(192 + at.sixteen()));
+    out.scale[1] = d * static_cast<float>(b.signed_byte(192 + at.sixteen() + 4));
   }
 };
 

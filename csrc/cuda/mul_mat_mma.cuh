@@ -209,6 +209,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2) multiply_tile(MmaJob job) {
     }
   };
   fetch_chunk(ws);
+  prepare<Codes<dtype>>(0);
 #pragma unroll
   for (int i = 0; i < kStages - 1; ++i) {
     if (first + i < last) fetch_x<tokens>(job, x + i * kUnit, xs + i * kStage);

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "decode.cuh"
+#include "prepare.cuh"
 
 namespace {
 
@@ -79,6 +80,7 @@ __device__ inline void set_step(Unit& unit, int step, float scale, float zero, f
 }
 
 // Of a type: whether codes have eight bits, and `take`, which reads 64 values number u of a chunk.
+// `prepare`, of those that have it, is called by all threads before the first barrier.
 template <uint32_t dtype>
 struct Codes;
 
@@ -305,5 +307,35 @@ struct Codes<RR_Q3_K> {
     }
   }
 };
+
+// Types of iq2 and iq3.
+template <uint32_t dtype>
+struct GridCodes {
+  static constexpr bool wide = false;
+
+  __device__ static void prepare() { load_grid<dtype>(); }
+
+  __device__ static void take(const uint8_t* b, int u, int t, Unit& unit) {
+    using Part = GridPart<dtype>;
+    const float d = load_half(b) * Part::kFactor;
+#pragma unroll
+    for (int s = 0; s < 4; ++s) {
+      const Part part(b, (64 * u + 16 * s) / Part::kValues);
+      unit.codes[s] = part.four(shared_grid<dtype>(), 16 * s % Part::kValues / 4 + t);
+      set_step(unit, s, times(d, 2 * part.scale() + 1), Part::kZero, 0.0f);
+    }
+  }
+};
+
+template <>
+struct Codes<RR_IQ2_XXS> : GridCodes<RR_IQ2_XXS> {};
+template <>
+struct Codes<RR_IQ2_XS> : GridCodes<RR_IQ2_XS> {};
+template <>
+struct Codes<RR_IQ2_S> : GridCodes<RR_IQ2_S> {};
+template <>
+struct Codes<RR_IQ3_XXS> : GridCodes<RR_IQ3_XXS> {};
+template <>
+struct Codes<RR_IQ3_S> : GridCodes<RR_IQ3_S> {};
 
 }  // namespace

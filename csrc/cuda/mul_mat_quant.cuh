@@ -8,10 +8,12 @@
 // A format W tells kType, kRefusal, kValues and kBytes of a block, kApart and kSums of its slices
 // (quantise.cuh), kOffset (what codes exceed values by; with Sums::kInt), and slice(block, i, out),
 // which unpacks slice i of a block. Blocks may lie at any multiple of the largest power of two that
-// divides kBytes, up to 16.
+// divides kBytes, up to 16. What slice needs in shared memory is put there by prepare(), if W has
+// it, which all threads of a block call once.
 #pragma once
 
 #include "mul_mat_group.cuh"
+#include "prepare.cuh"
 #include "quantise.cuh"
 
 namespace {
@@ -260,6 +262,7 @@ __device__ inline void multiply(const Matrix& w, const Quantised& x, const Rows&
   Fetching<W, rows> fetching(w, first, step);
 #pragma unroll
   for (int s = 0; s < kStages; ++s) fetching.next(sets + s * kSet);
+  prepare<W>(0);
   if (w.constant) await_grid();
 
   unsigned char *set = sets, *last = sets + (kStages - 1) * kSet;

@@ -55,6 +55,14 @@ __device__ inline Place place_of(int64_t b, int h) {
   return {b / 8 * 8 + inner / 4 * 4 + inner % 2 * 2 + h, inner / 2 % 2};
 }
 
+// Which half h, of blocks 4n + j and 4n + j + 2 of 256 values, a slice apart is.
+struct SubBlocks {
+  unsigned n, j, h;
+  __device__ explicit SubBlocks(unsigned slice) : n(slice / 4), j(slice / 2 % 2), h(slice % 2) {}
+  // Its first half as one of 16; the second half is 4 further on.
+  __device__ unsigned sixteen() const { return 8 * n + 2 * j + h; }
+};
+
 // The scale of a block from the largest magnitude's bits, and its inverse. A NaN or an infinity in
 // x makes the scale NaN, so that every product of that row is NaN; a block so small that the
 // inverse would leave the range of f32 is zero.

@@ -38,6 +38,11 @@ class Place:
         ends = self.index < eighth or self.index >= 7 * self.count // 8
         return ends or (self.index - eighth) % 3 == 2
 
+    @property
+    def middle(self) -> bool:
+        """Neither the first eighth nor the last."""
+        return self.count // 8 <= self.index < 7 * self.count // 8
+
     def among_first(self, part: int) -> bool:
         """Whether it lies in the first 1/part."""
         return self.index < self.count // part
@@ -51,8 +56,12 @@ class Mix:
     """A named mix. file_type: its number in general.file_type; base: the type of most tensors.
 
     The rules give the type of values' projections, of ffn_down and of attn_output, None for the
-    base; eight: that of attn_output in models of exactly 8 experts. heads: the type of the head,
-    experts: that of 3-D tensors where it is another."""
+    base; eight: that of attn_output in models of exactly 8 experts. head: the type of the head,
+    experts: that of 3-D tensors where it is another. queries and keys: that of their projections,
+    embedding: that of token_embd, middle: that of ffn_gate and ffn_up in the middle three quarters
+    of the layers. lean: models of 8 experts, and of the size of Llama 70B, get no more bits for
+    values and keys than others. needs_importance: types that need an importance matrix in this mix,
+    beside those that always do."""
 
     name: str
     file_type: int
@@ -63,6 +72,11 @@ class Mix:
     eight: str = ""
     head: str = "q6_k"
     experts: str = ""
+    embedding: str = ""
+    queries: str = ""
+    keys: str = ""
+    middle: str = ""
+    lean: bool = False
     needs_importance: tuple[str, ...] = field(default=())
 
 
@@ -101,6 +115,40 @@ def _q3_k_m_down(place: Place, facts: Facts) -> str:
 
 def _q3_k_m_values(place: Place, facts: Facts) -> str:
     return "q5_k" if place.index < 2 else "q4_k"
+
+
+def _lean_values(kind: str) -> Rule:
+    """Where four query heads or more share a value, or there are experts."""
+    return lambda place, facts: "q4_k" if facts.n_gqa >= 4 or facts.n_expert >= 4 else kind
+
+
+def _iq3_xxs_values(place: Place, facts: Facts) -> str | None:
+    return "q4_k" if facts.n_gqa >= 4 else None if facts.importance else "iq3_s"
+
+
+def _iq3_xxs_down(place: Place, facts: Facts) -> str | None:
+    return None if facts.importance else "q4_k" if place.among_first(8) else "q3_k"
+
+
+def _iq3_m_down(place: Place, facts: Facts) -> str | None:
+    more = place.among_first(8) or (facts.n_expert == 8 and place.more_bits)
+    return "q4_k" if more else None
+
+
+def _two_bits(name: str, file_type: int, base: str, more: str, output: str = "") -> Mix:
+    """A mix of about two bits. more: what embeddings, values and the first layers' ffn_down get."""
+    return Mix(
+        name,
+        file_type,
+        base,
+        values=_lean_values(more),
+        down=_first_part(8, more),
+        output=output,
+        eight="q5_k",
+        head="q5_k",
+        embedding=more,
+        lean=True,
+    )
 
 
 _ALL = (
@@ -182,13 +230,58 @@ _ALL = (
         down=_without_importance("q5_k"),
         eight="q5_k",
     ),
+    _two_bits("IQ2_XXS", 19, "iq2_xxs", "q2_k"),
+    _two_bits("IQ2_XS", 20, "iq2_xs", "q2_k"),
+    _two_bits("IQ2_S", 28, "iq2_xs", "iq3_s", output="iq3_s"),
+    _two_bits("IQ2_M", 29, "iq2_s", "iq3_s", output="iq3_s"),
+    Mix(
+        "IQ3_XXS",
+        23,
+        "iq3_xxs",
+        values=_iq3_xxs_values,
+        down=_iq3_xxs_down,
+        output="iq3_s",
+        eight="q5_k",
+        head="q5_k",
+        embedding="iq3_s",
+        queries="iq2_s",
+        keys="iq2_s",
+    ),
+    Mix(
+        "IQ3_XS",
+        22,
+        "iq3_s",
+        values=_shared_heads("q4_k"),
+        eight="q5_k",
+        queries="iq3_xxs",
+        keys="iq3_xxs",
+        middle="iq3_xxs",
+    ),
+    Mix("IQ3_S", 26, "iq3_s", values=_shared_heads("q4_k"), eight="q5_k"),
+    Mix(
+        "IQ3_M",
+        27,
+        "iq3_s",
+        values=_always("q4_k"),
+        down=_iq3_m_down,
+        output="q4_k",
+        eight="q5_k",
+    ),
     Mix("MXFP4_MOE", 38, "q8_0", head="q8_0", experts="mxfp4"),
 )
 MIXES = {mix.name: mix for mix in _ALL}
 _SHORT = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}
 
+# Types so small that encoders have to be told which errors matter.
+NEED_IMPORTANCE = ("iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs")
+
 # What takes the place of a type whose blocks do not divide a tensor's rows.
 FALLBACK = {
+    "iq2_xxs": "iq4_nl",
+    "iq2_xs": "iq4_nl",
+    "iq2_s": "iq4_nl",
+    "iq3_xxs": "iq4_nl",
+    "iq3_s": "iq4_nl",
     "iq4_xs": "iq4_nl",
     "q2_k": "q4_0",
     "q3_k": "q4_0",

@@ -100,12 +100,13 @@ class Chooser:
         self.facts = _facts(file, importance)
         self._tied = "output.weight" not in names
         self._n_values = sum(any(part in name for part in _VALUES) for name in names)
-        self._values = self._downs = 0
+        self._values = 0
+        self._counts = {"ffn_up": 0, "ffn_gate": 0, "ffn_down": 0}
 
     def choose(self, name: str, shape: Sequence[int]) -> str:
         """The type's name, before rows that it does not divide. Called once for each tensor that
         is quantised, in order."""
-        mix, facts = self.mix, self.facts
+        mix = self.mix
         if not dtype(mix.base).quantized:
             return mix.base
         if name == "output.weight" or (self._tied and name in _EMBEDDINGS):
@@ -114,34 +115,43 @@ class Chooser:
         if mix.experts:
             return mix.experts if len(shape) > 2 and shape[0] > 1 else mix.base
         if name in _EMBEDDINGS:
-            return mix.base
+            return mix.embedding or mix.base
         if any(part in name for part in _VALUES):
             return self._of_values()
+        return self._of_attention(name) or self._of_ffn(name) or mix.base
+
+    def _of_attention(self, name: str) -> str:
+        mix, eight = self.mix, self.facts.n_expert == 8
         if "attn_k.weight" in name:
-            return "q8_0" if facts.n_expert == 8 else mix.base
+            return ("q4_k" if mix.lean else "q8_0") if eight else mix.keys
         if "attn_q.weight" in name:
-            return mix.base
+            return mix.queries
         if "attn_output.weight" in name:
-            return (mix.eight if facts.n_expert == 8 else mix.output) or mix.base
-        if "ffn_down" in name and "ffn_up" not in name and "ffn_gate" not in name:
-            return self._of_down(name)
-        return mix.base
+            return mix.eight if eight else mix.output
+        return ""
 
     def _of_values(self) -> str:
         mix, facts = self.mix, self.facts
         place = Place(self._values, self._n_values)
         self._values += 1
-        if facts.n_expert == 8:
+        if facts.n_expert == 8 and not mix.lean:
             return "q8_0"
         kind = (mix.values(place, facts) if mix.values else None) or mix.base
-        return "q5_k" if facts.is_70b and kind in ("q3_k", "q4_k") else kind
+        return "q5_k" if facts.is_70b and not mix.lean and kind in ("q3_k", "q4_k") else kind
 
-    def _of_down(self, name: str) -> str:
-        layer = order(name)[0] if self.facts.n_expert > 1 else self._downs
-        self._downs += 1
-        rule = self.mix.down
-        found = rule(Place(layer, self.facts.n_layer), self.facts) if rule else None
-        return found or self.mix.base
+    def _of_ffn(self, name: str) -> str:
+        """Empty for other tensors, and where there is no rule."""
+        part = next((part for part in self._counts if part in name), None)
+        if part is None:
+            return ""
+        mix, number = self.mix, self._counts[part]
+        self._counts[part] += 1
+        if self.facts.n_expert > 1 and not mix.lean:
+            number = order(name)[0]
+        place = Place(number, self.facts.n_layer)
+        if part != "ffn_down":
+            return mix.middle if place.middle else ""
+        return (mix.down(place, self.facts) if mix.down else None) or ""
 
 
 def _facts(file: GgufFile, importance: bool) -> Facts:

@@ -22,7 +22,7 @@ from ..gguf import (
     write_gguf,
 )
 from .importance import Importance
-from .mix import Mix
+from .mix import NEED_IMPORTANCE, Mix
 from .plan import Step
 
 _PIECE = 1 << 24  # bytes of the source at a time
@@ -91,10 +91,12 @@ def check_importance(mix: Mix, steps: Sequence[Step], importance: Importance | N
     for step in steps:
         name = step.tensor.name
         weights = importance.of(name, step.tensor.shape) if importance else None
-        needs = step.to.name in mix.needs_importance and name != "token_embd.weight"
+        needs = step.to.name in (*NEED_IMPORTANCE, *mix.needs_importance)
+        needs = needs and name not in ("token_embd.weight", "output.weight")
         if needs and weights is None and step.to != step.tensor.dtype:
+            asks = mix.name if step.to.name in mix.needs_importance else step.to.name
             raise RequestError(
-                f"{mix.name} needs an importance matrix (--imatrix): there is none for {name}"
+                f"{asks} needs an importance matrix (--imatrix): there is none for {name}"
             )
 
 

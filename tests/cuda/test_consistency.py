@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 from cuda_rig import EMULATED, backend, needs_cuda
 from riverrun.backends.harness import run_case
@@ -16,11 +14,7 @@ MEASURED = [case for case in registered_cases() if "perf" in case.tags]
 
 # Ids of cases that no CUDA kernel takes, each with its reason; a kernel that refuses another one
 # has lost something.
-UNSUPPORTED: dict[str, str] = {
-    case.id: "no CUDA kernel reads weights of two and three bits on grids"
-    for case in registered_cases()
-    if re.search(r"\biq[23]_", case.id)
-}
+UNSUPPORTED: dict[str, str] = {}
 
 
 def check(case: BoundCase, kind: str) -> None:

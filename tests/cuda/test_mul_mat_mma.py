@@ -12,9 +12,7 @@ from riverrun.graph.dtype import dtype
 from riverrun.ops.mul_mat import WEIGHT_TYPES, MulMat
 from riverrun.ops.mul_mat_id import MulMatId
 
-# Cards have no kernels for grids.
-BLOCKS = tuple(t for t in WEIGHT_TYPES if dtype(t).block > 1 and t[:3] not in ("iq2", "iq3"))
-
+BLOCKS = tuple(t for t in WEIGHT_TYPES if dtype(t).block > 1)
 
 pytestmark = needs_cuda
 # In which order the emulator runs threads; a card does as it likes.
@@ -73,6 +71,8 @@ def chosen(of: str, n: int, u: int, e: int, m: int, k: int, lowest: int = -1) ->
         chosen("q4_k", 60, 8, 5, 200, 512),
         chosen("q6_k", 33, 2, 30, 36, 256),
         chosen("mxfp4", 17, 3, 1, 128, 64, lowest=0),
+        chosen("iq2_s", 21, 2, 6, 40, 512),
+        chosen("iq3_xxs", 12, 2, 3, 130, 256),
     ),
     ids=lambda case: case.id,
 )

@@ -83,6 +83,10 @@ def test_more_bits_at_both_ends_and_every_third_between(tmp_path: Path) -> None:
     assert found["blk.0.attn_norm.weight"] == "f32"
 
 
+FOURS = ["q4_k"] * 8
+MORE_BITS = ["q4_k" if i in (0, 3, 6, 7) else "iq3_s" for i in range(8)]
+
+
 @pytest.mark.parametrize(
     ("name", "keys", "part", "want"),
     [
@@ -102,6 +106,23 @@ def test_more_bits_at_both_ends_and_every_third_between(tmp_path: Path) -> None:
         ("Q4_K_M", {"expert_count": 8}, "attn_v", ["q8_0"] * 8),
         ("Q4_K_M", {"expert_count": 8}, "attn_k", ["q8_0"] * 8),
         ("Q4_K_M", {"expert_count": 8}, "attn_output", ["q5_k"] * 8),
+        ("IQ2_XXS", {}, "attn_q", ["iq2_xxs"] * 8),
+        ("IQ2_XXS", {}, "ffn_down", ["q2_k"] + ["iq2_xxs"] * 7),
+        ("IQ2_XS", {"attention__head_count": 8, "attention__head_count_kv": 2}, "attn_v", FOURS),
+        ("IQ2_XS", {"expert_count": 8}, "attn_v", FOURS),
+        ("IQ2_XS", {"expert_count": 8}, "attn_k", FOURS),
+        ("IQ2_S", {}, "ffn_up", ["iq2_xs"] * 8),
+        ("IQ2_S", {}, "attn_output", ["iq3_s"] * 8),
+        ("IQ2_M", {}, "attn_v", ["iq3_s"] * 8),
+        ("IQ2_M", {"expert_count": 8}, "attn_output", ["q5_k"] * 8),
+        ("IQ3_XXS", {}, "attn_v", ["iq3_s"] * 8),
+        ("IQ3_XXS", {}, "ffn_down", ["q4_k"] + ["q3_k"] * 7),
+        ("IQ3_XXS", {}, "attn_k", ["iq2_s"] * 8),
+        ("IQ3_XS", {}, "ffn_gate", ["iq3_s"] + ["iq3_xxs"] * 6 + ["iq3_s"]),
+        ("IQ3_XS", {}, "attn_q", ["iq3_xxs"] * 8),
+        ("IQ3_S", {"expert_count": 8}, "attn_k", ["q8_0"] * 8),
+        ("IQ3_M", {}, "ffn_down", ["q4_k"] + ["iq3_s"] * 7),
+        ("IQ3_M", {"expert_count": 8}, "ffn_down", MORE_BITS),
         ("Q8_0", {}, "attn_v", ["q8_0"] * 8),
         ("BF16", {}, "ffn_down", ["bf16"] * 8),
     ],
@@ -118,6 +139,25 @@ def test_an_importance_matrix_changes_first_layers(tmp_path: Path) -> None:
     assert of(types(path, "Q4_0"), "ffn_down") == ["q4_0"] * 8
     assert of(types(path, "Q4_0", imatrix=True), "ffn_down") == ["q4_1"] + ["q4_0"] * 7
     assert of(types(path, "IQ4_NL", imatrix=True), "ffn_down") == ["iq4_nl"] * 8
+    assert of(types(path, "IQ3_XXS", imatrix=True), "ffn_down") == ["iq3_xxs"] * 8
+    assert of(types(path, "IQ3_XXS", imatrix=True), "attn_v") == ["iq3_xxs"] * 8
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "embedding"),
+    [
+        ("IQ2_XXS", "q5_k", "q2_k"),
+        ("IQ2_M", "q5_k", "iq3_s"),
+        ("IQ3_XXS", "q5_k", "iq3_s"),
+        ("IQ3_S", "q6_k", "iq3_s"),
+    ],
+)
+def test_heads_and_embeddings_of_small_mixes(
+    tmp_path: Path, name: str, head: str, embedding: str
+) -> None:
+    shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (3, 256), "output.weight": (3, 256)}
+    path = model(tmp_path / "m.gguf", shapes, block_count=1)
+    assert types(path, name) == {"output.weight": head, "token_embd.weight": embedding}
 
 
 def test_values_of_linear_layers_count_with_those_of_full_ones(tmp_path: Path) -> None:
@@ -149,6 +189,7 @@ def test_experts_of_the_moe_mix(tmp_path: Path) -> None:
         ("Q6_K", 96, "q8_0"),
         ("Q3_K_S", 96, "q4_0"),
         ("IQ4_XS", 96, "iq4_nl"),
+        ("IQ3_S", 96, "iq4_nl"),
         ("Q4_K_S", 72, "f16"),
         ("Q8_0", 72, "f16"),
     ],
@@ -317,3 +358,30 @@ def test_an_importance_matrix_is_used_per_expert(tmp_path: Path) -> None:
         written(tmp_path, source, "Q4_K_M", importance=other, force=True)
     with pytest.raises(RequestError, match="Q2_K_S needs an importance matrix"):
         written(tmp_path, source, "Q2_K_S", force=True)
+
+
+@pytest.mark.parametrize("name", ["IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M", "IQ3_XXS"])
+def test_small_mixes_need_an_importance_matrix(tmp_path: Path, name: str) -> None:
+    source = model(tmp_path / "m.gguf", layers(1), block_count=1)
+    told = r"^iq[23]_\w+ needs an importance matrix \(--imatrix\): there is none for blk\.0\."
+    with pytest.raises(RequestError, match=told):
+        written(tmp_path, source, name)
+    weights = RNG.gamma(0.3, size=256).astype(np.float32)
+    given = {t: weights for t in open_gguf(source).tensors if t.startswith("blk.")}
+    out = open_gguf(written(tmp_path, source, name, importance=Importance(Path("i.gguf"), given)))
+    assert out.get_u32("general.file_type") == find_mix(name).file_type
+    kind = out.tensors["blk.0.ffn_up.weight"].dtype
+    x = open_gguf(source).tensors["blk.0.ffn_up.weight"].data
+    want = BlockRecoder(1)(x, dtype("f32"), kind, 256, weights)
+    np.testing.assert_array_equal(out.tensors["blk.0.ffn_up.weight"].data, want)
+
+
+def test_a_type_that_is_asked_for_needs_an_importance_matrix_too(tmp_path: Path) -> None:
+    file = open_gguf(model(tmp_path / "m.gguf", layers(1), block_count=1))
+    mix = find_mix("Q8_0")
+    steps = plan(file, mix, [("attn_k", "iq2_s")])
+    with pytest.raises(RequestError, match=r"iq2_s needs .* there is none for blk\.0\.attn_k"):
+        quantize(file, tmp_path / "out.gguf", mix, steps, BlockRecoder(1))
+    steps = plan(file, mix, [("ffn_up", "iq3_s"), ("token_embd", "iq2_xs")])
+    quantize(file, tmp_path / "out.gguf", mix, steps, BlockRecoder(1))
+    assert open_gguf(tmp_path / "out.gguf").tensors["token_embd.weight"].dtype.name == "iq2_xs"
