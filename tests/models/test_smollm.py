@@ -8,9 +8,9 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
 import pytest
 import riverrun as rr
+from peer_answers import check_answer
 
 pytestmark = pytest.mark.full
 
@@ -219,15 +219,7 @@ def test_tokens(model: rr.Model) -> None:
 @pytest.mark.parametrize("words", ANSWERS)
 def test_answers(model: rr.Model, words: str) -> None:
     tokens, gaps = ANSWERS[words]
-    prompt = model.tokenize(chat(words))
-    rows = model.session(512).evaluate([(0, prompt + tokens[:-1])], want="all").logits
-    rows = rows[len(prompt) - 1 :]
-    second, best = np.sort(rows, -1)[:, -2:].T
-    behind = best - rows[np.arange(len(tokens)), tokens]
-    sure = np.array(gaps) > LIMIT
-    assert not behind[sure].any()
-    assert behind.max() < LIMIT
-    np.testing.assert_allclose((best - second)[sure], np.array(gaps)[sure], atol=LIMIT)
+    check_answer(model, chat(words), tokens, gaps, LIMIT)
 
 
 def test_a_whole_answer(model: rr.Model) -> None:
