@@ -22,7 +22,7 @@ CUDA := $(if $(filter 1,$(RIVERRUN_CUDA)),ON,$(RIVERRUN_CUDA))
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 PHONY_TESTS := test test-full test-asan test-cuda test-emulated
-.PHONY: help run $(PHONY_TESTS) check lint stub stub-check docs docs-check support bench build clean FORCE
+.PHONY: help run $(PHONY_TESTS) check lint stub stub-check docs docs-check support support-cuda emulated bench build clean FORCE
 
 help:
 	@echo "make run         install, and continue a prompt with the bundled model"
@@ -35,7 +35,8 @@ help:
 	@echo "make bench       tokens per second of the bundled model (ARGS='--json')"
 	@echo "make build       compile in place for working on the code: PYTHONPATH=.dev"
 	@echo "make stub docs   rewrite the generated files"
-	@echo "make support     count anew which backend takes how many cases of each op"
+	@echo "make support     write anew what backends take and what models were compared with"
+	@echo "make support-cuda  the same of the CUDA kernels, which are emulated"
 	@echo "make clean       remove what was built; the virtual environment stays"
 
 run: $(VENV)/.installed
@@ -68,12 +69,14 @@ test-cuda: $(VENV)/.ready
 	$(BIN)/pytest $(ARGS) tests/cuda </dev/null
 
 # The emulated module is built apart, for it must not become what is installed.
-test-emulated: $(VENV)/.installed $(VENV)/.testing
+emulated: $(VENV)/.installed $(VENV)/.testing
 	tools/dev_tree.sh build/emulate/tree
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S . -B build/emulate -G Ninja -DRIVERRUN_CUDA=EMULATE -DRIVERRUN_KERNELS=none -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/emulate --target _cuda
 	ln -sfn $(CURDIR)/build/emulate/_cuda*.so build/emulate/tree/riverrun/
 	ln -sfn "$$(cd / && $(CURDIR)/$(BIN)/python -c 'import riverrun._cpu as m; print(m.__file__)')" build/emulate/tree/riverrun/
+
+test-emulated: emulated
 	PYTHONPATH=build/emulate/tree $(BIN)/pytest $(PARALLEL) -m "not full" $(ARGS) tests/emulate tests/cuda </dev/null
 
 check: lint stub-check docs-check
@@ -93,9 +96,15 @@ stub docs: $(VENV)/.installed
 stub-check docs-check: $(VENV)/.installed
 	$(BIN)/python -m riverrun.tools.$(MODULE) --check
 
-# tests/ops fails when a count in this table falls.
-support: $(VENV)/.installed
+# What tests hold against later versions, and docs/support.md shows: how many cases of each op the
+# backends take (tests/ops fails when a count falls), and what models were compared with.
+support: $(VENV)/.installed $(VENV)/.testing
 	$(BIN)/riverrun test-ops --support --write tests/ops/support.json
+	$(BIN)/python tests/oracles.py
+
+# The same of the CUDA kernels, which are asked where they are emulated.
+support-cuda: emulated
+	PYTHONPATH=build/emulate/tree $(BIN)/python -m riverrun.tools.gen_cuda_support
 
 bench: $(VENV)/.installed
 	$(BIN)/riverrun bench $(ARGS)

@@ -95,10 +95,10 @@ class TimedSpeculator(Speculator):
         self._last = this
         return super().propose(entries, company)
 
-    def note_rest(self, seqs: Sequence[int], company: int, seconds: float) -> None:
+    def note_rest(self, seqs: Sequence[int], company: int, seconds: float, whole_s: float) -> None:
         """A round without drafts, which has no times of its own."""
         self._last = None
-        super().note_rest(seqs, company, seconds)
+        super().note_rest(seqs, company, seconds, whole_s)
 
     def note_pass(self, tokens: int, sequences: int, again: bool, seconds: float) -> None:
         """The pass of the round."""

@@ -40,7 +40,7 @@ class Ahead:
         self._flying: deque[Flight] = deque()
         # Requests whose newest token is on the device, while they have so many.
         self._handed_on: dict[Request, int] = {}
-        self._seconds = 0.0  # of the last pass, where passes do not overlap
+        self._pass_s = 0.0  # of the last pass, where passes do not overlap
         # A split model has no place for the state that tokens are handed on in.
         self._able = not isinstance(sequences.model.backend, SplitBackend)
         # Whether a pass may be started while another runs.
@@ -95,7 +95,7 @@ class Ahead:
         self._flying.clear()
 
     def _run(self, requests: Sequence[Request]) -> None:
-        flying = self._flying
+        began, flying = time.perf_counter(), self._flying
         if flying and any(r not in flying[-1].requests for r in requests):
             self._finish_all()  # one that joins has its newest token with the host
         if not flying:
@@ -111,6 +111,7 @@ class Ahead:
         self._finish()
         if any(r.ending or r.cancelled for r in requests):
             self._finish_all()
+        self._note_rest(requests, time.perf_counter() - began)
 
     def _run_alone(self, request: Request) -> None:
         """One pass of a request, from start to end."""
@@ -156,11 +157,11 @@ class Ahead:
             if self.overlaps:
                 plan.bound.start()
             else:
-                began = time.perf_counter()
                 plan.bound.run(len(parts))
-                self._seconds = time.perf_counter() - began
 
+        began = time.perf_counter()
         self.sequences.advance(tokens, start, sure=not self.overlaps)
+        self._pass_s = time.perf_counter() - began
 
     def _finish(self) -> None:
         """Wait for the oldest pass, and give its requests their tokens."""
@@ -181,7 +182,6 @@ class Ahead:
                 self._go_back(request)
         self._flying.popleft()
         self._handed_on = {request: len(request.tokens) for request in flight.requests}
-        self._note_rest(flight.requests)
 
     def _take(self, request: Request, token: int, largest: float, more: bool) -> None:
         """Give a request its token; more: a pass that starts from it is under way. An error within
@@ -210,10 +210,10 @@ class Ahead:
             request.fail(error)
         request.changing = False
 
-    def _note_rest(self, requests: Sequence[Request]) -> None:
-        """Tell drafters of a round without them."""
+    def _note_rest(self, requests: Sequence[Request], seconds: float) -> None:
+        """Tell drafters of a round without them, which took so long."""
         for drafting, group in by_drafting(requests):
-            drafting.note_rest([r.seq for r in group], len(requests), self._seconds)
+            drafting.note_rest([r.seq for r in group], len(requests), self._pass_s, seconds)
 
     def _go_back(self, request: Request, failed: bool = False) -> None:
         """Forget what was evaluated beyond the tokens that a request has taken. failed: what its

@@ -50,9 +50,9 @@ class Drafting(Protocol):
         """Begins a round of `company` sequences: whether no drafter would be asked in it, so that a
         device may choose. Then `watch` for each sequence and `note_rest` follow, else `propose`."""
 
-    def note_rest(self, seqs: Sequence[int], company: int, seconds: float) -> None:
-        """A round without drafts is over, of these sequences, with a pass of `company` tokens that
-        took so long."""
+    def note_rest(self, seqs: Sequence[int], company: int, seconds: float, whole_s: float) -> None:
+        """A round without drafts is over, of these sequences: seconds of its pass of `company`
+        tokens, and of all of it."""
 
     def propose(self, entries: Sequence[Entry], company: int) -> Sequence[Any]:
         """A Proposal for each entry; the pass will have `company` sequences in all."""
@@ -63,6 +63,9 @@ class Drafting(Protocol):
 
     def note_pass(self, tokens: int, sequences: int, again: bool, seconds: float) -> None:
         """The pass of the round had so many new tokens and sequences. again: tokens ran again."""
+
+    def note_round(self, seconds: float) -> None:
+        """The round is over for all: what came behind `propose` took so long."""
 
     def finish(
         self, proposal: Any, tokens: Sequence[int], ended: bool, hidden: np.ndarray | None

@@ -7,7 +7,7 @@ in proportion to what each has free."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..backends import Backend, SplitBackend, free_bytes, is_card, open_backend
@@ -17,8 +17,10 @@ from ..graph import TensorSpec
 from ..graph.errors import BackendError, RequestError
 from ..models import ModelFile
 from ..models.memories import MemorySpec
-from ..models.step import DRAFT_HEAD, PAGE, Capacity
+from ..models.step import DRAFT_HEAD, Capacity
 from .moved import PROCESSOR, Overrides, check_overrides, moved_weights, places_line
+from .session_options import SessionOptions
+from .session_plan import session_capacity
 
 AUTO = "auto"
 EMBEDDING = "token_embd.weight"
@@ -218,9 +220,9 @@ def blocks_of(source: ModelFile) -> dict[str, int]:
     """The layer of every weight and state that belongs to one, as the architecture declares."""
     wants = {w.name: w.layer for w in source.arch.wants() if w.layer is not None}
     found = {name: at for name, at in wants.items() if name in source.specs}
-    # With a log, so that those are among the states of layers that may have one.
-    capacity = Capacity(1, 1, 1, log=1)
-    for spec in _memories(source):
+    # With replay, so that logs are among the states of layers that may have them.
+    with_logs = SessionOptions(1, n_rs_seq=1, rollback="replay")
+    for spec, capacity in _memories(source, with_logs):
         for layer in spec.layers:
             found |= dict.fromkeys(spec.layer_states(layer, capacity), layer)
     return found
@@ -264,17 +266,17 @@ def fits(sizes: Sequence[int], room: Sequence[int], counts: Sequence[int]) -> bo
 
 def state_bytes(source: ModelFile, asked: Offload) -> dict[str, int]:
     """Bytes of each state of one sequence, by name, those of further programs included."""
-    n_ctx = asked.n_ctx or min(source.arch.hp.n_ctx_train or 4096, 4096)
-    pages = -(-n_ctx // PAGE)
-    capacity = Capacity(pages, pages, 1, log=2 * (asked.n_rs_seq + 1))
+    # Where all layers are on a card, a session goes back by a token unless it is told otherwise.
+    options = SessionOptions(asked.n_ctx, n_rs_seq=max(1, asked.n_rs_seq))
     return {
         name: state.nbytes
-        for spec in _memories(source)
+        for spec, capacity in _memories(source, options)
         for name, state in spec.states(capacity).items()
     }
 
 
-def _memories(source: ModelFile) -> list[MemorySpec]:
-    """What the model's programs keep between passes."""
-    programs = source.arch.programs()
-    return [spec for name in ("trunk", "mtp") for spec in programs[name].memories]
+def _memories(source: ModelFile, options: SessionOptions) -> Iterator[tuple[MemorySpec, Capacity]]:
+    """What the model's programs keep between passes, and the sizes of a session."""
+    for name in ("trunk", "mtp"):
+        capacity = session_capacity(source.arch, name, options)
+        yield from ((spec, capacity) for spec in source.arch.programs()[name].memories)

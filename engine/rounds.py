@@ -38,8 +38,12 @@ class Rounds:
         turns = self._propose(requests)
         if not turns:
             return
+        began = time.perf_counter()
         try:
             self._evaluate(turns)
+            seconds = time.perf_counter() - began
+            for drafting in _draftings(turns):
+                drafting.note_round(seconds)
         except RiverrunError as error:
             if len(turns) == 1:
                 turns[0].request.fail(error)

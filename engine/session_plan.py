@@ -105,8 +105,14 @@ def session_bytes(arch: Architecture, options: SessionOptions) -> tuple[int, Mem
     """Tokens of the longest sequence, and what a session would take, its states in host memory, of
     a model that is not loaded. Raises and warns as `plan_session` does."""
     n_ctx = check_context(options.n_ctx, arch.hp.n_ctx_train)
-    choices = _choices(arch, arch.programs()["trunk"], options, n_ctx, on_host=True)
-    return n_ctx, _in_order(choices, options.budget)[0].nbytes
+    return n_ctx, _best(arch, "trunk", options, n_ctx, on_host=True).nbytes
+
+
+def session_capacity(arch: Architecture, program: str, options: SessionOptions) -> Capacity:
+    """Sizes of a session of a model that is not loaded, its states on a card. Raises as
+    `plan_session` does, and warns of nothing."""
+    n_ctx = options.n_ctx or usual_context(arch.hp.n_ctx_train)
+    return _best(arch, program, options, n_ctx, on_host=False).capacity
 
 
 class _Choice(NamedTuple):
@@ -120,6 +126,13 @@ class _Choice(NamedTuple):
     def name(self) -> str:
         """Of its strategy."""
         return next((x.strategy.name for x in self.layouts if x.strategy is not None), "")
+
+
+def _best(
+    arch: Architecture, program: str, options: SessionOptions, n_ctx: int, on_host: bool
+) -> _Choice:
+    choices = _choices(arch, arch.programs()[program], options, n_ctx, on_host)
+    return _in_order(choices, options.budget)[0]
 
 
 def _choices(
@@ -188,10 +201,10 @@ def mib(n: int) -> str:
 
 
 def check_context(n_ctx: int | None, n_ctx_train: int) -> int:
-    """The context to use: asked for, or the model's own up to 4096. Warns of one longer
-    than the model was trained for."""
+    """The context to use: asked for, or the model's own up to 4096. Warns of one longer than the
+    model was trained for."""
     if n_ctx is None:
-        return max(1, min(n_ctx_train or 4096, 4096))
+        return usual_context(n_ctx_train)
     if 0 < n_ctx_train < n_ctx:
         warnings.warn(
             f"a context of {n_ctx} tokens is longer than the {n_ctx_train} that the model was "
@@ -200,6 +213,11 @@ def check_context(n_ctx: int | None, n_ctx_train: int) -> int:
             stacklevel=2,
         )
     return n_ctx
+
+
+def usual_context(n_ctx_train: int) -> int:
+    """The context where none is asked for."""
+    return max(1, min(n_ctx_train or 4096, 4096))
 
 
 def _check_head_sizes(arch: Architecture, capacity: Capacity) -> None:

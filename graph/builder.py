@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from .dtype import DType, f32
 from .errors import GraphError
 from .leaves import Constant, Input, Leaf, State, leaf_spec
 from .node import Node, Value
-from .op import OPS, Op, make_op
+from .op import OPS, Op, inferred, make_op
 from .opmethods import OpMethods
 from .printing import to_text
 from .signatures import documented
@@ -30,8 +31,13 @@ def _caller() -> str:
         frame = frame.f_back  # type: ignore[assignment]
     if frame is None:
         return ""
-    path = frame.f_code.co_filename.replace("\\", "/").split("/")
-    return f"{'/'.join(path[-2:])}:{frame.f_lineno}"
+    return f"{_short(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+@cache
+def _short(path: str) -> str:
+    """A file and its folder."""
+    return "/".join(path.replace("\\", "/").split("/")[-2:])
 
 
 class Graph(OpMethods):
@@ -93,11 +99,10 @@ class Graph(OpMethods):
         op.require_inputs(inputs)
         label = ".".join([*self._scope, name]) if name else ".".join(self._scope)
         try:
-            specs = op.infer(*(v.spec if v is not None else None for v in inputs))
+            specs = inferred(op, tuple(v.spec if v is not None else None for v in inputs))
         except GraphError as error:
             place = f"node {len(self.nodes)}" + (f" {label!r}" if label else "")
             raise type(error)(f"{error} [{place}, {where}]") from None
-        specs = specs if isinstance(specs, tuple) else (specs,)
         node = Node(len(self.nodes), op, inputs, specs, label, where)
         self.nodes.append(node)
         return node
@@ -157,6 +162,13 @@ class Graph(OpMethods):
         self.nodes.append(made)
         if made.is_leaf:
             self.leaves[made.name] = made
+        return made
+
+    def copy(self) -> Graph:
+        """Another graph of the same nodes, which what is added to this one leaves as it is."""
+        made = Graph(self.name)
+        made.nodes, made.outputs = list(self.nodes), dict(self.outputs)
+        made.data, made.leaves = dict(self.data), dict(self.leaves)
         return made
 
     def _own(self, value: Value) -> None:

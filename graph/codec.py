@@ -12,6 +12,7 @@ import numpy as np
 
 from .dtype import DType, dtype
 from .errors import DTypeError
+from .unread_types import REFUSED
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,8 @@ def decode(d: DType, raw: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     if d.numpy is not None:
         return np.ascontiguousarray(raw).view(d.numpy).reshape(shape)
     if d.name not in _CODECS:
-        raise DTypeError(f"{d.name}: no codec; known: {', '.join(sorted(_CODECS))}")
+        why = f" ({REFUSED[d.name].why})" if d.name in REFUSED else ""
+        raise DTypeError(f"{d.name}: no codec{why}; known: {', '.join(sorted(_CODECS))}")
     if 0 in shape:
         return np.zeros(shape, np.float32)
     row = d.row_bytes(shape[-1])

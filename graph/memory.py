@@ -107,6 +107,8 @@ def _reusable(
 ) -> Value | None:
     """The input whose memory this output may take: declared, dying here, whole, alike, and not
     read through another input too, be it a view."""
+    if not node.op.inplace:
+        return None
     names = [n.strip("?*") for n in node.op.inputs]
     for source in node.op.inplace.get(node.output_names()[index], "").split():
         value = node.inputs[names.index(source)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from .dtype import DType
 from .leaves import Leaf
@@ -26,12 +27,19 @@ class Node:
         """True for inputs, constants and states."""
         return isinstance(self.op, Leaf)
 
+    @cached_property
+    def values(self) -> tuple[Value, ...]:
+        """The outputs."""
+        return tuple(Value(self, index) for index in range(len(self.specs)))
+
     def value(self, index: int = 0) -> Value:
         """The output with this index."""
-        return Value(self, index)
+        return self.values[index]
 
     def written(self) -> dict[int, Value]:
         """Output index -> the state version that this output overwrites."""
+        if not self.op.writes:
+            return {}
         names = [n.strip("?*") for n in self.op.inputs]
         found = {}
         for out, source in self.op.writes.items():

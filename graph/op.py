@@ -11,6 +11,7 @@ import numbers
 import pkgutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from .errors import AttributeValueError, DTypeError, GraphError, ShapeError
@@ -222,6 +223,26 @@ def register(cls: T) -> T:
         )
     OPS[cls.name] = made
     return made  # type: ignore[return-value]
+
+
+def inferred(op: Op, inputs: tuple[TensorSpec | None, ...]) -> tuple[TensorSpec, ...]:
+    """What `infer` gives, as a tuple. A model's layers, and the sizes that it is compiled for, ask
+    for the same again and again, so that answers are kept."""
+    if not inputs:
+        return _as_tuple(op.infer())
+    try:
+        return _inferred(op, inputs)
+    except TypeError:  # an attribute that cannot be a key, or `infer` itself, which says so again
+        return _as_tuple(op.infer(*inputs))
+
+
+@lru_cache(maxsize=4096)
+def _inferred(op: Op, inputs: tuple[TensorSpec | None, ...]) -> tuple[TensorSpec, ...]:
+    return _as_tuple(op.infer(*inputs))
+
+
+def _as_tuple(specs: Specs) -> tuple[TensorSpec, ...]:
+    return specs if isinstance(specs, tuple) else (specs,)
 
 
 def _typed(op: str, key: str, kind: str, value: Any) -> Any:

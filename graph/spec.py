@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from functools import cached_property
 
 from .dtype import DType, dtype, f32
 from .errors import GraphError, ShapeError
@@ -73,7 +74,7 @@ class TensorSpec:
         """True when elements lie row-major without gaps."""
         return self.strides is None
 
-    @property
+    @cached_property
     def byte_strides(self) -> tuple[int, ...]:
         """Byte strides, spelled out also when contiguous."""
         return (

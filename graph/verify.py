@@ -8,6 +8,7 @@ from .builder import Graph
 from .errors import GraphError
 from .leaves import Constant, Input, State
 from .node import Node, Value
+from .op import inferred
 
 Version = tuple[Node, int]
 
@@ -77,10 +78,9 @@ def _check_specs(node: Node) -> None:
     """Whether the outputs are what the op makes of the inputs."""
     try:
         node.op.require_inputs(node.inputs)
-        specs = node.op.infer(*node.input_specs())
+        specs = inferred(node.op, node.input_specs())
     except GraphError as error:
         raise type(error)(f"{error} [{node.describe()}]") from None
-    specs = specs if isinstance(specs, tuple) else (specs,)
     if specs != node.specs:
         want, have = (" ".join(map(str, s)) for s in (specs, node.specs))
         raise GraphError(

@@ -14,6 +14,7 @@ from typing import ClassVar, TypeVar
 
 from ..graph import Graph, TensorSpec, Value
 from ..graph.errors import GraphError, ModelError
+from ..graph.unread_types import REFUSED
 from ..ops.mul_mat import WEIGHT_TYPES
 from .gguf import GgufFile
 from .hparams import Hparams, read_hparams
@@ -28,6 +29,7 @@ KERNELS = (
 )
 # Matrices that converters leave in f32, as vectors.
 _PLAIN = (*KERNELS, "ssm_a", "ssm_d", "ssm_norm.weight")
+_UNREAD = REFUSED.keys() - set(WEIGHT_TYPES)
 _BLOCK = re.compile(r"blk\.(\d{1,9})\.")
 
 
@@ -200,17 +202,23 @@ def register_architecture(cls: A) -> A:
     return cls
 
 
-def find_architecture(file: GgufFile) -> type[Architecture]:
-    """The class for a file's general.architecture. Raises ModelError listing the known ones."""
+def architectures() -> dict[str, type[Architecture]]:
+    """All that are there, by general.architecture."""
     from . import arch
 
     for info in sorted(pkgutil.iter_modules(arch.__path__), key=lambda m: m.name):
         importlib.import_module(f"{arch.__name__}.{info.name}")
-    name = file.get_str("general.architecture")
-    if name not in ARCHITECTURES:
-        known = ", ".join(sorted(ARCHITECTURES))
-        raise ModelError(f"{file.path}: architecture {name!r} is not supported; known: {known}")
-    return ARCHITECTURES[name]
+    return dict(sorted(ARCHITECTURES.items()))
+
+
+def find_architecture(file: GgufFile) -> type[Architecture]:
+    """The class for a file's general.architecture. Raises ModelError listing the known ones."""
+    known, name = architectures(), file.get_str("general.architecture")
+    if name not in known:
+        raise ModelError(
+            f"{file.path}: architecture {name!r} is not supported; known: {', '.join(known)}"
+        )
+    return known[name]
 
 
 def check_tensors(arch: Architecture, file: GgufFile) -> None:
@@ -228,10 +236,11 @@ def check_tensors(arch: Architecture, file: GgufFile) -> None:
     stored = [
         f"{name} is {have[name].type_name}, expected {' or '.join(w.types)}"
         for name, w in wants.items()
-        if name in have and have[name].type_name not in w.types
+        if name in have and have[name].type_name not in (*w.types, *_UNREAD)
     ]
     empty = [f"{w.name} {w.shape}" for w in wants.values() if 0 in w.shape]
     found = {
+        "of a type that is not read": _unread(file),
         "missing": missing,
         "unexpected": unknown,
         "misshapen": wrong,
@@ -244,6 +253,18 @@ def check_tensors(arch: Architecture, file: GgufFile) -> None:
         raise ModelError(
             f"{file.path}: tensors do not match architecture {arch.name!r}: {'; '.join(problems)}"
         )
+
+
+def _unread(file: GgufFile) -> list[str]:
+    """The types of a file that weights are not read in: of which tensors, why, and the remedy."""
+    names: dict[str, list[str]] = {}
+    for name, row in file.infos.items():
+        if row.type_name in _UNREAD:
+            names.setdefault(row.type_name, []).append(name)
+    return [
+        f"{first}{f' and {len(rest)} more are' if rest else ' is'} {kind}, {REFUSED[kind]}"
+        for kind, (first, *rest) in names.items()
+    ]
 
 
 def _miscounted(arch: Architecture, names: Sequence[str]) -> list[str]:

@@ -219,3 +219,8 @@ def ffn(s: StepGraph, layer: int, h: Value, act: str = "silu") -> Value:
 def norm(s: StepGraph, x: Value, name: str, eps: float) -> Value:
     """RMS norm with the weight of this name."""
     return s.g.rms_norm(x, s.w(name), eps=eps, name=name.rsplit(".", 2)[-2])
+
+
+def scaled(s: StepGraph, x: Value, factor: float, name: str) -> Value:
+    """x times a factor; x itself for 1."""
+    return x if factor == 1.0 else s.g.scale(x, factor=factor, name=name)

@@ -11,6 +11,7 @@ from ..graph import Value
 from ..graph.errors import ModelError
 from .architecture import Want
 from .gguf import GgufFile
+from .hparams import read_count
 from .memories import RecurrentPart
 from .step import StepGraph
 
@@ -61,16 +62,10 @@ class DeltaNetShape:
 
 def read_delta_net(file: GgufFile, arch: str, eps: float, heads: str) -> DeltaNetShape:
     """The ssm.* keys. Raises ModelError when they contradict each other."""
-    dim = file.get_u32(f"{arch}.ssm.state_size")
-    k_heads = file.get_u32(f"{arch}.ssm.group_count")
-    v_heads = file.get_u32(f"{arch}.ssm.time_step_rank")
-    width = file.get_u32(f"{arch}.ssm.conv_kernel")
+    sizes = ("state_size", "group_count", "time_step_rank")
+    dim, k_heads, v_heads = (read_count(file, f"{arch}.ssm.{name}", 1, 4096) for name in sizes)
+    width = read_count(file, f"{arch}.ssm.conv_kernel", 2, 64)
     inner = file.get_u32(f"{arch}.ssm.inner_size")
-    for key, value in (("state_size", dim), ("group_count", k_heads), ("time_step_rank", v_heads)):
-        if not 1 <= value <= 4096:
-            raise ModelError(f"{file.path}: {arch}.ssm.{key} should be 1 to 4096, got {value}")
-    if not 2 <= width <= 64:
-        raise ModelError(f"{file.path}: {arch}.ssm.conv_kernel should be 2 to 64, got {width}")
     if inner != dim * v_heads or v_heads % k_heads:
         raise ModelError(
             f"{file.path}: {arch}.ssm.inner_size should be state_size * time_step_rank = "

@@ -11,6 +11,7 @@ from ..graph import Value
 from ..graph.errors import ModelError
 from .architecture import Want
 from .gguf import GgufFile
+from .hparams import read_count
 from .memories import RecurrentPart
 from .recurrent import no_tokens
 from .step import StepGraph
@@ -51,22 +52,16 @@ class Mamba2Shape:
 
 def read_mamba2(file: GgufFile, arch: str, eps: float) -> Mamba2Shape:
     """The ssm.* keys. Raises ModelError when they contradict each other."""
-    most = {"state_size": 4096, "group_count": 4096, "time_step_rank": 4096, "inner_size": 1 << 20}
-    found: dict[str, int] = {}
-    for name, high in most.items():
-        found[name] = value = file.get_u32(f"{arch}.ssm.{name}")
-        if not 1 <= value <= high:
-            raise ModelError(f"{file.path}: {arch}.ssm.{name} should be 1 to {high}, got {value}")
-    width = file.get_u32(f"{arch}.ssm.conv_kernel")
-    if not 2 <= width <= 64:
-        raise ModelError(f"{file.path}: {arch}.ssm.conv_kernel should be 2 to 64, got {width}")
-    heads, groups, inner = found["time_step_rank"], found["group_count"], found["inner_size"]
+    sizes = ("state_size", "group_count", "time_step_rank")
+    size, groups, heads = (read_count(file, f"{arch}.ssm.{name}", 1, 4096) for name in sizes)
+    inner = read_count(file, f"{arch}.ssm.inner_size", 1, 1 << 20)
+    width = read_count(file, f"{arch}.ssm.conv_kernel", 2, 64)
     if inner % heads or heads % groups:
         raise ModelError(
             f"{file.path}: {arch}.ssm.time_step_rank should divide inner_size {inner} and be a "
             f"multiple of group_count {groups}, got {heads}"
         )
-    return Mamba2Shape(heads, inner // heads, groups, found["state_size"], width, eps)
+    return Mamba2Shape(heads, inner // heads, groups, size, width, eps)
 
 
 def mamba2_wants(layer: int, n_embd: int, m: Mamba2Shape) -> Iterator[Want]:

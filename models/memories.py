@@ -50,6 +50,11 @@ class MemorySpec(ABC):
     """Memory of one kind. A class of engine/memory says which kind it keeps."""
 
     @property
+    def label(self) -> str:
+        """What tables call it."""
+        return type(self).__name__.removesuffix("Spec").lower()
+
+    @property
     @abstractmethod
     def layers(self) -> tuple[int, ...]:
         """The layers that have such memory."""
@@ -81,6 +86,11 @@ class AttentionSpec(MemorySpec):
 
     heads: Mapping[int, Heads]
     window: int = 0
+
+    @property
+    def label(self) -> str:
+        """With or without a window."""
+        return "attention with a window" if self.window else "attention"
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -135,6 +145,11 @@ class RecurrentSpec(MemorySpec):
 
     at: tuple[int, ...]
     parts: tuple[RecurrentPart, ...]
+
+    @property
+    def label(self) -> str:
+        """With the names of its parts."""
+        return f"recurrent ({', '.join(part.name for part in self.parts)})"
 
     @property
     def layers(self) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from ..graph import Value
 from ..graph.errors import ModelError
 from .architecture import Want
 from .gguf import GgufFile
-from .hparams import Hparams
+from .hparams import Hparams, read_count
 from .memories import Heads
 from .step import PAGE, StepGraph
 
@@ -38,13 +38,8 @@ class MlaShape:
 
 def read_mla(file: GgufFile, arch: str, hp: Hparams) -> MlaShape:
     """The keys of latent attention. Raises ModelError for those that contradict each other."""
-    found: dict[str, int] = {}
-    for name in ("kv_lora_rank", "key_length_mla", "value_length_mla"):
-        key = f"{arch}.attention.{name}"
-        found[name] = value = file.get_u32(key)
-        if not 1 <= value <= 4096:
-            raise ModelError(f"{file.path}: {key} should be 1 to 4096, got {value}")
-    latent, whole = found["kv_lora_rank"], found["key_length_mla"]
+    sizes = ("kv_lora_rank", "key_length_mla", "value_length_mla")
+    latent, whole, dim_v = (read_count(file, f"{arch}.attention.{name}", 1, 4096) for name in sizes)
     if hp.n_rot >= whole:
         raise ModelError(
             f"{file.path}: {arch}.attention.key_length_mla should be above rope.dimension_count "
@@ -55,7 +50,6 @@ def read_mla(file: GgufFile, arch: str, hp: Hparams) -> MlaShape:
             f"{file.path}: {arch}.attention.key_length should be kv_lora_rank + "
             f"rope.dimension_count = {latent + hp.n_rot}, got {hp.head_dim_k}"
         )
-    dim_v = found["value_length_mla"]
     return MlaShape(hp.n_head[0], whole - hp.n_rot, hp.n_rot, latent, dim_v, hp.eps)
 
 

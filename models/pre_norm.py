@@ -15,6 +15,7 @@ from .blocks import (
     ffn,
     ffn_wants,
     norm,
+    scaled,
 )
 from .memories import MemorySpec
 from .step import StepGraph
@@ -73,13 +74,11 @@ class PreNorm(Architecture):
         g, eps = s.g, self.hp.eps
         with g.scope(f"blk.{i}"):
             h = norm(s, x, f"blk.{i}.attn_norm.weight", eps)
-            x = g.add(x, self._scaled(s, self.mix(s, i, h)), name="attn_residual")
+            mixed = scaled(s, self.mix(s, i, h), self.residual_scale, "residual_scale")
+            x = g.add(x, mixed, name="attn_residual")
             h = norm(s, x, f"blk.{i}.{self.ffn_norm}", eps)
-            return g.add(x, self._scaled(s, self.ffn(s, i, h)), name="ffn_residual")
-
-    def _scaled(self, s: StepGraph, y: Value) -> Value:
-        scale = self.residual_scale
-        return y if scale == 1.0 else s.g.scale(y, factor=scale, name="residual_scale")
+            y = scaled(s, self.ffn(s, i, h), self.residual_scale, "residual_scale")
+            return g.add(x, y, name="ffn_residual")
 
     def memories(self) -> tuple[MemorySpec, ...]:
         """Every layer attends."""

@@ -19,8 +19,9 @@ GUESSED_SLOPE = 0.06  # of a one-token pass: what another token is taken to add 
 GUESSED_DRAFT = 0.1  # of a one-token pass: what drafting a token is taken to cost
 ONCE = 1.5  # times what other sizes suggest: more is not believed of a single time
 HOPE = 0.8  # of the slope seen so far, by which sizes beyond are judged: tried rather than not
+BESIDE = 0.2  # share of the newest time in what rounds take beside passes and drafts
 NEWEST = 0.05  # share of the newest time in an average, once there are enough
-START, SHARE, MOST = 4.0, 0.02, 10.0  # the budget: at first, more a round, at most; in passes
+START, SHARE, MOST = 3.0, 0.02, 10.0  # the budget: at first, more a round, at most; in passes
 NOISE = 0.15  # relative; the time of a plain pass is trusted as far as this over sqrt(times seen)
 FEWEST_SEEN = 2  # plain passes timed before the first draft
 LONGEST_UNSEEN, PER_SEEN = 64, 3  # rounds until plain decoding is timed again, fewer at first
@@ -40,21 +41,36 @@ class Times:
         self._mean: dict[int, float] = {}
         self._count: dict[int, int] = {}
         self._unseen: dict[int, int] = {}
+        self._beside: dict[bool, float] = {}
 
-    def note(self, tokens: int, seconds: float) -> None:
-        """A pass of so many tokens took so long. Outliers upwards count for little: they are
+    def note(self, tokens: int, seconds: float, passes: int = 1) -> None:
+        """Passes of so many tokens took so long each. Outliers upwards count for little: they are
         other work on the machine."""
         for size in self._unseen:
-            self._unseen[size] += 1
+            self._unseen[size] += passes
         self._unseen[tokens] = 0
-        n = self._count[tokens] = self._count.get(tokens, 0) + 1
+        n = self._count[tokens] = self._count.get(tokens, 0) + passes
         old = self._mean.setdefault(tokens, seconds)
-        share = max(1 / n, NEWEST)
+        share = max(passes / n, passes * NEWEST)
         if seconds > 2 * old:
             share = NEWEST / 2
         elif seconds < old / 2:
             share = 1.0
         self._mean[tokens] = old + share * (seconds - old)
+
+    def note_beside(self, drafts: bool, seconds: float) -> None:
+        """A round, with drafts or without, took so long beside its pass and the drafting."""
+        old = self._beside.setdefault(drafts, seconds)
+        share = 1.0 if seconds < old / 2 else NEWEST / 2 if seconds > 2 * old else BESIDE
+        self._beside[drafts] = old + share * (seconds - old)
+
+    @property
+    def beside(self) -> float:
+        """What a round with drafts takes more, beside its pass and the drafting, than one without:
+        0.0 until both were seen."""
+        if len(self._beside) < 2:
+            return 0.0
+        return max(0.0, self._beside[True] - self._beside[False])
 
     def seen(self, tokens: int) -> int:
         """How many passes of this size were timed."""
@@ -104,9 +120,9 @@ class Budget:
     def __init__(self) -> None:
         self.left = START
 
-    def earn(self) -> None:
-        """A round begins."""
-        self.left = min(self.left + SHARE, MOST)
+    def earn(self, rounds: int = 1) -> None:
+        """So many rounds begin."""
+        self.left = min(self.left + rounds * SHARE, MOST)
 
     def spend(self, lost: float) -> None:
         """A round took so many passes longer than plain decoding of its tokens; negative where
@@ -124,6 +140,7 @@ class Length:
         self._stayed = [0.0] * most
         self._draft_s = 0.0  # seconds of a drafted token
         self._drafts = 0
+        self._catch_up_s = 0.0  # seconds of a token that it has not seen, once that is known
         self._idle = 0  # rounds since the last draft
         self._pause = FIRST_PAUSE
         self._rest = 0  # rounds until it is looked again at whether drafts pay
@@ -146,6 +163,17 @@ class Length:
         if k == 0:
             self._faded += 1
         return k
+
+    @property
+    def resting(self) -> int:
+        """Rounds from the next one on in which `choose` gives 0 for as many sequences as before."""
+        return max(0, self._rest)
+
+    def skip(self, rounds: int) -> None:
+        """So many of these rounds are over, for which `choose` was not called."""
+        self._idle += rounds
+        self._rest -= rounds
+        self._faded += rounds
 
     def _look(self, n: int) -> int:
         """The number of drafts by what is known now."""
@@ -188,12 +216,15 @@ class Length:
     def note(self, drafted: int, accepted: int, seconds: float, n: int = 1) -> None:
         """A sequence's draft of so many tokens, of which so many stayed, took so long, beside the
         pass that judged it; n as for `choose`."""
-        recent, new_text = self._idle <= RECENT, self._new_text
+        idle, new_text = self._idle, self._new_text
+        recent = idle <= RECENT
         # Of what it catches up on, a token takes a drafter no longer than one that it drafts.
-        expected = (drafted + (0 if recent else self._idle)) * self._each()
+        expected = (drafted + (0 if recent else idle)) * self._each()
         self._idle, self._new_text = 0, False
         self._fade()
         if drafted and not new_text:
+            if not recent:
+                self._note_catch_up(max(0.0, seconds - drafted * self._each()) / idle)
             self._note_time(seconds / drafted, recent)
         for i in range(min(drafted, accepted + 1)):
             self._tried[i] = MEMORY * self._tried[i] + 1
@@ -202,10 +233,14 @@ class Length:
         if seen:
             plain = self._times.of(n) / n * (1 - NOISE / min(seen, 1 / NEWEST) ** 0.5)
             # Averages, since stalls would count here and not for plain decoding.
-            took = self._times.of(n * (1 + drafted)) / n
+            took = (self._times.of(n * (1 + drafted)) + self._times.beside) / n
             if not new_text:
                 took += min(drafted * self._each() if recent else seconds, STALL * expected)
             self._budget.spend((took / plain - 1 - accepted) / n)
+
+    def _note_catch_up(self, each: float) -> None:
+        old = self._catch_up_s
+        self._catch_up_s = each if each < old else (old + each) / 2
 
     def _note_time(self, each: float, recent: bool) -> None:
         # Catching up makes drafts look slow; but that is better than not knowing.
@@ -246,7 +281,7 @@ class Length:
 
     def _cost(self, k: int, n: int) -> float:
         """Seconds of a round of n sequences with k drafts each."""
-        return self._times.of(n * (1 + k)) + n * k * self._each()
+        return self._times.of(n * (1 + k)) + n * k * self._each() + self._times.beside
 
     def _each(self) -> float:
         """Seconds of a drafted token, as far as is known."""
@@ -254,7 +289,9 @@ class Length:
 
     def _fits(self, k: int, n: int) -> bool:
         """Whether the budget has what a round with k drafts loses when none stays."""
-        return self._cost(k, n) / self._times.of(n) - 1 <= self._budget.left
+        behind = self._idle if self._idle > RECENT else 0
+        cost = self._cost(k, n) + behind * self._catch_up_s
+        return cost / self._times.of(n) - 1 <= self._budget.left
 
     def _could_pay(self, n: int) -> bool:
         """Whether any length would pay if every draft stayed."""

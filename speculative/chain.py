@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..engine.buckets import MAX_TOKENS
+from ..engine.prompts import pass_kind
 from ..engine.sampler.chain import draw as draw_index
+from ..engine.sequences import Sequences
 from ..graph.random import uniform
 from .drafter import Ask, Distribution, Draft, Drafter
 
@@ -16,10 +19,12 @@ CANDIDATES = 10  # tokens that share the probability of a draft
 DRAFTING = 2  # the stream of random numbers that drafts are drawn from
 # Committed tokens that may wait for the next draft's first pass. More are evaluated at once, since
 # a draft that had to read a prompt first would be taken for a slow one.
-PUT_OFF = 32
+PUT_OFF = 16
+# Sizes of the passes over more: few, since each is a plan of its own.
+PIECES = (MAX_TOKENS, 128, PUT_OFF)
 # Unless no draft was asked for in so many rounds: drafting does not pay there, and reading along
 # would cost, too.
-UNASKED = 16
+UNASKED = 12
 
 
 @dataclass
@@ -112,6 +117,19 @@ class ChainDrafter(Drafter):
         if len(chain.tokens) < self.draft_min:
             return Draft([])
         return Draft(chain.tokens, chain.distributions if chain.ask.draw else None)
+
+
+def piece(n: int, most: int) -> int:
+    """How many of n tokens the next pass should take, for at most `most` < n to be left."""
+    return next((size for size in PIECES if size <= n), n - most)
+
+
+def prepare(session: Sequences, hidden: bool) -> None:
+    """Compile the drafter's passes: a draft's, whose first one takes along what was put off, and
+    those of short pieces."""
+    session.prepare_steps(PUT_OFF, hidden)
+    for n in PIECES[1:]:
+        session.runner.step(n, 1, 0, hidden, pass_kind(n))
 
 
 def candidates(logits: np.ndarray, temperature: float) -> Distribution:

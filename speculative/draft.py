@@ -8,13 +8,12 @@ import numpy as np
 
 from ..engine import Model
 from ..engine.buckets import MAX_TOKENS
+from ..engine.prompts import pass_kind
 from ..engine.sequences import Sequences
 from ..graph.errors import RequestError
-from .chain import PUT_OFF, Chain, ChainDrafter
+from .chain import PUT_OFF, Chain, ChainDrafter, piece, prepare
 from .drafter import Ask, Drafter, Setup, register_drafter
 
-# Sizes of passes over what was put off for long: few, since each compiles a plan of its own.
-PIECES = (MAX_TOKENS, 128, PUT_OFF)
 MOST_PADDING = 128  # ids by which the two vocabularies may differ in size
 FIRST_COMPARED = 5  # ids before this one are special tokens that families number differently
 
@@ -41,7 +40,7 @@ class DraftModel(ChainDrafter):
         super().__init__(n_vocab, draft_min, p_min)
         plan = model.plan_session(target.n_ctx, target.n_seqs, n_rs_seq=draft_max)
         self.session = Sequences(model, plan)
-        self.session.prepare_steps(draft_max + 2)
+        prepare(self.session, hidden=False)
         self._newest: list[int | None] = [None] * target.n_seqs  # evaluated but not observed
         self._pending: list[list[int]] = [[] for _ in range(target.n_seqs)]
 
@@ -74,7 +73,7 @@ class DraftModel(ChainDrafter):
             kept += 1
         self._forget_pending(seq, kept)
         if self._in_use(seq) and len(context) - self.session.length(seq) > PUT_OFF:
-            self.session.prefill(self._behind(seq, context), seq)
+            self._read(seq, self._behind(seq, context), PUT_OFF)
 
     def clear(self, seq: int) -> None:
         """Forget a sequence."""
@@ -92,15 +91,19 @@ class DraftModel(ChainDrafter):
         behind = [self._behind(ask.seq, ask.context) for ask in asks]
         most = min(PUT_OFF, MAX_TOKENS // len(asks))
         for ask, tokens in zip(asks, behind, strict=True):
-            while len(tokens) > most:
-                n = next(n for n in (*PIECES, len(tokens) - most) if n < len(tokens))
-                self.session.prefill(tokens[:n], ask.seq)
-                del tokens[:n]
+            self._read(ask.seq, tokens, most)
         items = [(ask.seq, tokens) for ask, tokens in zip(asks, behind, strict=True)]
         logits = self.session.evaluate(items).logits
         for ask in asks:
             self._newest[ask.seq] = ask.context[-1]
         return logits
+
+    def _read(self, seq: int, tokens: list[int], most: int) -> None:
+        """Evaluate the first of these tokens, and take them away, until at most `most` are left."""
+        while len(tokens) > most:
+            n = piece(len(tokens), most)
+            self.session.evaluate([(seq, tokens[:n])], want="none", kind=pass_kind(n))
+            del tokens[:n]
 
     def _take_back(self, ask: Ask) -> None:
         """Undo a draft that was never judged."""

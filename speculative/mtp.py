@@ -12,10 +12,11 @@ import numpy as np
 
 from ..engine import Pass
 from ..engine.buckets import MAX_TOKENS
+from ..engine.prompts import pass_kind
 from ..engine.sequences import Sequences
 from ..graph.errors import RequestError
 from ..models.step import DRAFT_HEAD
-from .chain import PUT_OFF, Chain, ChainDrafter
+from .chain import PUT_OFF, Chain, ChainDrafter, piece, prepare
 from .drafter import Ask, Drafter, Setup, register_drafter
 
 HIDDEN = "hidden_in"
@@ -88,8 +89,7 @@ class Mtp(ChainDrafter):
             draft_head=draft_head,
         )
         self.session = Sequences(model, plan)
-        # The first pass of a draft takes along what a round at most commits.
-        self.session.prepare_steps(target.plan.options.n_rs_seq + 2, hidden=True)
+        prepare(self.session, hidden=True)
         self._width = model.source.arch.hp.n_embd
         self._backlog = [Backlog(self._width) for _ in range(target.n_seqs)]
         self._last: np.ndarray = np.empty((0, self._width), np.float32)
@@ -119,7 +119,7 @@ class Mtp(ChainDrafter):
         assert hidden is not None
         self._backlog[seq].add(tokens, hidden, len(context))
         if len(self._backlog[seq].tokens) > (PUT_OFF if self._in_use(seq) else MAX_TOKENS):
-            self._catch_up(seq, 0)
+            self._catch_up(seq, PUT_OFF)
 
     def clear(self, seq: int) -> None:
         """Forget the block's memory of a sequence."""
@@ -127,7 +127,7 @@ class Mtp(ChainDrafter):
         self._backlog[seq] = Backlog(self._width)
 
     def _open(self, asks: Sequence[Ask]) -> np.ndarray:
-        room = MAX_TOKENS // len(asks)
+        room = min(PUT_OFF, MAX_TOKENS // len(asks))
         for ask in asks:
             self._catch_up(ask.seq, room - 1)
         backlogs = [self._backlog[ask.seq] for ask in asks]
@@ -163,9 +163,13 @@ class Mtp(ChainDrafter):
         """Evaluate the backlog but for at most `most` pairs."""
         backlog = self._backlog[seq]
         while len(backlog.tokens) > most:
-            n = min(len(backlog.tokens), MAX_TOKENS)
+            n = piece(len(backlog.tokens), most)
             extra = {HIDDEN: np.stack(backlog.rows[:n])}
             self.session.evaluate(
-                [(seq, backlog.tokens[:n])], want="none", hidden=True, extra=extra
+                [(seq, backlog.tokens[:n])],
+                want="none",
+                hidden=True,
+                kind=pass_kind(n),
+                extra=extra,
             )
             del backlog.tokens[:n], backlog.rows[:n]

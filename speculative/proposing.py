@@ -39,13 +39,15 @@ class Proposal:
 
 @dataclass(slots=True)
 class Open:
-    """An entry that has no draft yet. room: drafts that there is room for, once that was asked."""
+    """An entry that has no draft yet. room: drafts that there is room for, once that was asked;
+    draft_s: of what its drafter took, its share; spent_s: of what all took that were asked."""
 
     entry: Entry
     room: int | None = None
     drafter: Drafter | None = None
     draft: Draft = NO_DRAFT
     draft_s: float = 0.0
+    spent_s: float = 0.0
     asked: bool = False
 
 
@@ -103,6 +105,7 @@ def _ask(
     _check_drafts(drafter, drafts, len(asked))
     for (o, most), draft in zip(asked, drafts, strict=True):
         o.asked = True
+        o.spent_s += seconds
         tokens = _known(_checked_tokens(drafter, draft)[:most], n_vocab)
         tokens = o.entry.chooser.likely_legal(tokens)
         if tokens:

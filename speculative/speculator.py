@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +26,24 @@ from .trace import Traced, find_trace
 
 if TYPE_CHECKING:
     from .options import Speculation
+
+# Passes behind a prompt that bring weights and buffers back into the caches, and so take longer.
+BEHIND_PROMPT = 2
+MOST_UNREAD = 16  # tokens of a text that drafters which are not asked need not have seen
+Unread = tuple[int, np.ndarray | None]  # a token, and its hidden row
+
+
+@dataclass
+class Resting:
+    """Rounds of `company` sequences without drafts, `most` at most, and seconds of their passes
+    and of all of them; of_seq: how many each sequence was in."""
+
+    company: int
+    most: int
+    rounds: int = 0
+    pass_s: float = 0.0
+    whole_s: float = 0.0
+    of_seq: dict[int, int] = field(default_factory=dict)
 
 
 class Speculator:
@@ -62,6 +81,12 @@ class Speculator:
         self._known: list[list[int]] = [[] for _ in range(n_seqs)]
         self._hidden: dict[int, np.ndarray | None] = {}
         self._round: list[int] = []  # the sequences of the round in progress
+        self._pass: tuple[int, int, float] | None = None  # tokens, sequences, seconds
+        self._asking_s = 0.0  # of the round in progress, beside what drafters took
+        self._untimed = 0  # passes to come that say nothing of how long others take
+        self._resting: Resting | None = None  # rounds without drafts that are yet to be counted
+        self._rested = False  # whether devices choose in rounds without drafts
+        self._unread: list[list[Unread]] = [[] for _ in range(n_seqs)]
         self._copies = sequences.storage.reruns  # checkpoints alone copy states
         self._copied = (0.0, 0)
         self._n_vocab = sequences.model.tokenizer.n_vocab or sequences.model.n_vocab
@@ -83,14 +108,35 @@ class Speculator:
     def begin(self, seq: int, tokens: Sequence[int], kept: int = 0) -> None:
         """A text begins with these tokens, of which the session holds the first `kept`; the others
         come by `watch`."""
-        self._known[seq] = list(tokens[:kept])
+        self._settle()
+        self._untimed = BEHIND_PROMPT
+        self._known[seq], self._unread[seq] = list(tokens[:kept]), []
         self._of_seq[seq] = Statistics()
         for drafter in self.drafters:
             call(drafter, "begin", seq, tokens, kept)
             self._lengths[drafter.name].begin()
 
     def watch(self, seq: int, tokens: Sequence[int], hidden: np.ndarray | None) -> None:
-        """Further tokens of a text were evaluated; hidden: f32 [len(tokens), n_embd] or None."""
+        """Further tokens of a text were evaluated; hidden: f32 [len(tokens), n_embd] or None.
+        Drafters see them before they are asked again."""
+        if len(tokens) > 1:
+            self._read(seq)
+            self._observe(seq, tokens, hidden)
+            return
+        unread = self._unread[seq]
+        unread.append((tokens[0], hidden if hidden is None else hidden.copy()))
+        if len(unread) >= MOST_UNREAD:
+            self._read(seq)
+
+    def _read(self, seq: int) -> None:
+        """Show drafters what they have not seen."""
+        unread, self._unread[seq] = self._unread[seq], []
+        if unread:
+            rows = [rows for _, rows in unread if rows is not None]
+            hidden = np.concatenate(rows) if rows else None
+            self._observe(seq, [token for token, _ in unread], hidden)
+
+    def _observe(self, seq: int, tokens: Sequence[int], hidden: np.ndarray | None) -> None:
         known = self._known[seq]
         known += tokens
         for drafter in self.drafters:
@@ -110,30 +156,59 @@ class Speculator:
 
     def rests(self, company: int) -> bool:
         """Whether no drafter would be asked in a round of `company` sequences, which begins."""
+        resting = self._resting
+        if resting is not None and resting.company == company and resting.rounds < resting.most:
+            return True
+        self._settle()
         if self._trace is not None:
             return False  # it shows every round
         self._limits = {d.name: self.limit(d, company) for d in self.drafters}
         if any(self._limits.values()):
             return False
         self._limits = {}
+        # The round that begins, and those in which no length looks at what pays.
+        most = 1 + min(length.resting for length in self._lengths.values())
+        self._resting = Resting(company, most)
         return True
 
-    def note_rest(self, seqs: Sequence[int], company: int, seconds: float) -> None:
-        """A round is over in which nobody was asked: its sequences, and its pass of `company`
-        tokens."""
-        self._budget.earn()
-        self._times.note(company, seconds)
-        everything, share = self.statistics_in_all, seconds / company
-        everything.note_round(False, False)
-        everything.verify_s += share * len(seqs)
+    def note_rest(self, seqs: Sequence[int], company: int, seconds: float, whole_s: float) -> None:
+        """A round is over in which nobody was asked: its sequences, and seconds of its pass of
+        `company` tokens and of all of it."""
+        resting = self._resting
+        if resting is None:
+            return
+        resting.rounds += 1
+        resting.pass_s += seconds
+        resting.whole_s += whole_s
         for seq in seqs:
-            self._of_seq[seq].note_round(False, False)
+            resting.of_seq[seq] = resting.of_seq.get(seq, 0) + 1
+
+    def _settle(self) -> None:
+        """Count the rounds without drafts."""
+        resting, self._resting = self._resting, None
+        if resting is None or not resting.rounds:
+            return
+        self._rested = True
+        n, company = resting.rounds, resting.company
+        for length in self._lengths.values():
+            length.skip(n - 1)  # it was asked before the first
+        self._budget.earn(n)
+        self._note_time(company, resting.pass_s / n, n)
+        self._times.note_beside(False, (resting.whole_s - resting.pass_s) / n)
+        self.statistics_in_all.note_skipped(n)
+        for seq, rounds in resting.of_seq.items():
+            share = resting.pass_s / n / company * rounds
+            self.statistics_in_all.verify_s += share
+            self._of_seq[seq].note_skipped(rounds)
             self._of_seq[seq].verify_s += share
 
     def propose(self, entries: Sequence[Entry], company: int) -> list[Proposal]:
         """A draft for each entry of a pass of `company` sequences."""
         began = time.perf_counter()
+        self._settle()
         self._round = [entry.seq for entry in entries]
+        for seq in self._round:
+            self._read(seq)
         self._budget.earn()
         opened = [Open(entry) for entry in entries]
         for entry in entries:
@@ -143,7 +218,9 @@ class Speculator:
         finally:
             for entry in entries:
                 self._known[entry.seq].pop()
-        self._count_round(opened, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        self._asking_s = seconds - sum(o.spent_s for o in opened)
+        self._count_round(opened, seconds)
         if self._copies:
             self._copied = self._copied_so_far()
         return [Proposal(o.entry, o.drafter, o.draft, o.draft_s, company, o.asked) for o in opened]
@@ -151,8 +228,9 @@ class Speculator:
     def note_pass(self, tokens: int, sequences: int, again: bool, seconds: float) -> None:
         """The pass of the round had so many new tokens and sequences, and took so long. again:
         committed tokens ran again in it."""
+        self._pass = (tokens, sequences, seconds)
         if tokens > sequences or not again:
-            self._times.note(tokens, seconds)
+            self._note_time(tokens, seconds)
         elif self._times.seen(sequences):
             # Tokens ran again in a pass without drafts: earlier drafts are to blame.
             self._budget.spend(seconds / self._times.of(sequences) - 1)
@@ -164,6 +242,25 @@ class Speculator:
         share = seconds / len(self._round)
         for seq in self._round:
             self._of_seq[seq].verify_s += share
+
+    def _note_time(self, tokens: int, seconds: float, passes: int = 1) -> None:
+        """Passes of so many tokens took so long each."""
+        if self._untimed > 0:
+            self._untimed -= passes
+        else:
+            self._times.note(tokens, seconds, passes)
+
+    def note_round(self, seconds: float) -> None:
+        """The round is over; its pass and all that came behind took so long."""
+        if self._pass is None:
+            return
+        (tokens, sequences, pass_s), self._pass = self._pass, None
+        beside = seconds - pass_s + self._asking_s
+        if tokens > sequences or not self._rested:
+            self._times.note_beside(tokens > sequences, beside)
+        plain = self._times.of(sequences)
+        if tokens == sequences and plain:
+            self._budget.spend(self._times.beside / plain)
 
     def judge(self, proposal: Proposal, logits: np.ndarray) -> Iterator[int]:
         """The tokens of a round, each one chosen. logits: f32 [len(draft) + 1, n_vocab], used
@@ -231,6 +328,7 @@ class Speculator:
     def statistics(self, seq: int) -> dict[str, Any]:
         """Fields for the timings of a sequence's text. draft_max: there if drafts were shorter
         than asked for, since the session can forget no more."""
+        self._settle()
         found = self._of_seq[seq].as_dict()
         if self.window < self._longest:
             found["draft_max"] = self.window
@@ -244,7 +342,7 @@ class Speculator:
     def clear(self, seq: int) -> None:
         """Forget a sequence, in the session too."""
         self.sequences.clear(seq)
-        self._known[seq] = []
+        self._known[seq], self._unread[seq] = [], []
         for drafter in self.drafters:
             drafter.clear(seq)
 

@@ -54,6 +54,11 @@ class Statistics:
         elif not drafted:
             self.empty += 1
 
+    def note_skipped(self, rounds: int) -> None:
+        """So many rounds for which no drafter was asked."""
+        self.rounds += rounds
+        self.skipped += rounds
+
     def count(self, drafter: str, drafted: int, accepted: int) -> None:
         """A round's draft of so many tokens, of which the first `accepted` stayed."""
         self.by_drafter.setdefault(drafter, Drafted()).count(drafted, accepted)

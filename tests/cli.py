@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -39,6 +40,13 @@ def run_cli(capsys: pytest.CaptureFixture[str], *arguments: object) -> Outcome:
     code = main([str(argument) for argument in arguments])
     captured = capsys.readouterr()
     return Outcome(code, captured.out, captured.err)
+
+
+def feed(monkeypatch: pytest.MonkeyPatch, raw: bytes, terminal: bool = False) -> None:
+    """Standard input holds these bytes, as from a pipe or as typed."""
+    stdin = io.TextIOWrapper(io.BytesIO(raw), encoding="utf-8")
+    stdin.isatty = lambda: terminal  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stdin", stdin)
 
 
 @contextmanager

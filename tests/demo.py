@@ -6,7 +6,9 @@ import json
 import tempfile
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+import pytest
 import riverrun as rr
 from paths import DATA, DEMO, SHARED, shared
 from shortened import shorten
@@ -32,6 +34,17 @@ def draft_file() -> Path:
     if SHARED is not None:
         return shared("models", f"riverrun-demo-{DRAFT}.gguf")
     return shorten(DEMO, Path(_files.name, "draft.gguf"), DRAFT_LAYERS)
+
+
+def loaded_once(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    """`riverrun.load` gives the model of this process for the demo's file, whose plans are then
+    compiled once."""
+    load, model = rr.load, demo(device)
+
+    def cached(path: Path, *arguments: Any, **options: Any) -> rr.Model:
+        return model if path == DEMO else load(path, *arguments, **options)
+
+    monkeypatch.setattr(rr, "load", cached)
 
 
 def demo(device: str = "cpu", kind: str = "q8_0", threads: int | None = None) -> rr.Model:

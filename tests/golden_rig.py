@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import riverrun as rr
 from demo import PROMPTS, demo
+from oracles import COMPARISONS
 from paths import DATA
 
 ARRAYS = np.load(DATA / "golden.npz")
-FILES = ("bf16", "q8_0")
+FILES = tuple(name.split()[-1] for name in COMPARISONS["test_golden"].cases["qwen35"])
 # By how much a token has to lead to be the likeliest on every processor. Where weights are of block
 # types, activations are rounded to 8 bits, and a last bit may send one to the next level: how far
 # the best token leads then differs by up to 0.15 between two instruction sets (0.3 is twice that).

@@ -10,17 +10,19 @@ from dataclasses import dataclass, field
 from riverrun.engine.buckets import token_bucket
 from riverrun.speculative.adaptive import Budget, Length, Times
 
+COMMON = 0.1  # of a one-token pass: what every round takes beside it
 Phase = tuple[int, float]  # tokens, and the chance that a draft stays once those before it have
 
 
 @dataclass(frozen=True)
 class World:
     """draft: cost of drafting a token; slope: what each further token adds to a pass; both in
-    one-token passes. noise: relative deviation of times. stalls: share of passes that take five
-    times as long."""
+    one-token passes. beside: what a round with drafts takes more, beside both. noise: relative
+    deviation of times. stalls: share of passes that take five times as long."""
 
     draft: float
     slope: float
+    beside: float = 0.0
     noise: float = 0.1
     stalls: float = 0.0
 
@@ -31,7 +33,7 @@ class World:
     def rate(self, k: int, chance: float) -> float:
         """Expected tokens a second with k drafts a round."""
         tokens = sum(chance**i for i in range(k + 1))
-        return tokens / (self.pass_s(1 + k) + k * self.draft)
+        return tokens / (self.pass_s(1 + k) + k * self.draft + (k > 0) * self.beside)
 
     def fixed(self, k: int, phases: Sequence[Phase]) -> float:
         """Expected seconds with k drafts in every round."""
@@ -71,10 +73,12 @@ def decode(world: World, phases: Sequence[Phase], most: int, seed: int, least: i
         accepted = 0
         while accepted < k and rng.random() < chances[done]:
             accepted += 1
+        beside = COMMON + (k > 0) * world.beside
         times.note(1 + k, passing)
+        times.note_beside(k > 0, beside)
         if k:
             length.note(k, accepted, drafting)
-        run.seconds += drafting + passing
+        run.seconds += drafting + passing + beside - COMMON
         run.lengths.append(k)
         done += 1 + accepted
     run.seconds *= len(chances) / done

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import Annotated, TypeAlias
 
 import typer
 
 from .loading import Loading, load_asked
-from .messages import note
+from .messages import note_progress
 from .options import MOST, Json, integers
 from .parameters import Offer, command
 
@@ -64,14 +63,13 @@ def bench(
         raise typer.BadParameter(f"these tests need {need} tokens, got {ctx}", param_hint="-c")
     offload = loading.offload(ctx or need)
     loaded = load_asked(loading, offload)
-    watched = sys.stderr is not None and sys.stderr.isatty()
     report = run_report(
         loaded,
         tests,
         repetitions,
         ctx,
         peer,
-        lambda test: note(f"measuring {test.name} {test.n}") if watched else None,
+        lambda test: note_progress(f"measuring {test.name} {test.n}"),
     )
     if as_json:
         print(json.dumps(report))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,13 +14,12 @@ from ..engine.session_options import SessionOptions
 from ..speculative import Speculation
 from .files import write_text
 from .loading import Loading, load_asked
-from .messages import complain, note
+from .messages import complain, note_progress
 from .options import MOST, Json
 from .parameters import Chosen, Offer, command
 from .speculation import MEASURED, Drafting
 
 if TYPE_CHECKING:
-    from ..bench.spec import Progress
     from ..bench.spec_rows import Report
 
 Option = typer.Option
@@ -119,7 +117,8 @@ def bench_spec(
     loaded = load_asked(loading, offload)
     chains = chains or default_chains(loaded)
     bench = SpecBench(loaded, chosen, _speculations(chains, asked), options)
-    report = make_report(bench, bench.run(_progress()))
+    results = bench.run(lambda prompt, runner: note_progress(f"{prompt}: {runner}"))
+    report = make_report(bench, results)
     _publish(report, plot, as_json)
     if not report["passed"]:
         failed = sum(not row["passed"] for row in report["rows"])
@@ -166,11 +165,6 @@ def _speculations(chains: Sequence[tuple[str, ...]], asked: Drafting) -> list[Sp
     opened = asked.having(first).open()
     assert opened is not None
     return [replace(opened, kinds=chain) for chain in chains]
-
-
-def _progress() -> Progress:
-    watched = sys.stderr is not None and sys.stderr.isatty()
-    return lambda prompt, runner: note(f"{prompt}: {runner}") if watched else None
 
 
 def _publish(report: Report, plot: Path | None, as_json: bool) -> None:

@@ -8,15 +8,14 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from ..graph.errors import RequestError
-from .messages import note
 from .parameters import command
-from .writing import Force, progress_bar
+from .progress import progress_bar
+from .writing import Force, Out, tell_size
 
 Folder: TypeAlias = Annotated[
     Path,
     typer.Argument(metavar="HF_DIR", help="Folder of config.json, safetensors and tokenizer."),
 ]
-Out: TypeAlias = Annotated[Path, typer.Argument(metavar="OUT", help="GGUF file to write.")]
 Outtype: TypeAlias = Annotated[
     str,
     typer.Option(
@@ -62,6 +61,6 @@ def convert(
         )
     options: dict[str, Any] = dict(force=force, name=name or "", pre=pre or "")
     options["tokenizer"] = not no_tokenizer
-    with progress_bar() as progress:
+    with progress_bar("writing") as progress:
         write(folder, out, outtype, progress=progress, **options)
-    note(f"{out}: {out.stat().st_size:,} bytes")
+    tell_size(out)

@@ -9,6 +9,8 @@ import typer
 
 from ..graph.errors import RequestError
 
+STANDARD_INPUT = "-"  # how options and arguments name it
+
 
 def read_text(path: Path, label: str) -> str:
     """The text of a file, UTF-8. Raises RequestError where it cannot be read, typer.BadParameter

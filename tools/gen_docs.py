@@ -1,5 +1,5 @@
-"""Writes docs/ops.md from the registry of ops and the table of kernels, and docs/options.md from
-the options of the commands.
+"""Writes docs/ops.md from the registry of ops and the table of kernels, docs/options.md from the
+options of the commands, and docs/support.md (support_docs.py).
 
 `python -m riverrun.tools.gen_docs` in a checkout rewrites them; with --check it exits with 1 when
 one is out of date. The kernels are those of an x86-64 build, which has the most levels."""
@@ -16,9 +16,11 @@ from .. import _cpu
 from ..backends import open_backend
 from ..bench.op_support import support_table
 from ..graph.case import op_cases
+from ..graph.errors import RiverrunError
 from ..graph.op import Op
+from ..models.architecture import architectures
 from ..ops import OPS
-from . import option_docs
+from . import option_docs, support_docs
 from .dispatch import COMMANDS
 from .generated import write_or_check
 
@@ -149,18 +151,27 @@ def generate() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write or check both pages; the exit code."""
+    """Write or check the pages; the exit code."""
     holds = f"{len(COMMANDS)} commands"
     page = option_docs.generate()
     options = write_or_check(option_docs.PAGE, page, holds, "make docs", arguments)
-    return max(options, _ops(arguments))
+    return max(options, _kernels(arguments))
 
 
-def _ops(arguments: list[str]) -> int:
+def _kernels(arguments: list[str]) -> int:
+    """The pages that tell of kernels of the processor."""
     if platform.machine() not in ("x86_64", "AMD64"):
-        print(f"{PAGE} lists the kernels of an x86-64 build, which this is not", file=sys.stderr)
+        pages = f"{PAGE} and {support_docs.PAGE}"
+        print(f"{pages} list the kernels of an x86-64 build, which this is not", file=sys.stderr)
         return 0 if "--check" in arguments else 1
-    return write_or_check(PAGE, generate(), f"{len(OPS)} ops", "make docs", arguments)
+    try:
+        support = support_docs.generate()
+    except RiverrunError as error:
+        print(error, file=sys.stderr)
+        return 1
+    holds = f"{len(architectures())} architectures"
+    told = write_or_check(support_docs.PAGE, support, holds, "make docs", arguments)
+    return max(told, write_or_check(PAGE, generate(), f"{len(OPS)} ops", "make docs", arguments))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..graph.fields import integer, one_of, option
 from .messages import note
+from .progress import progress_bar
 
 if TYPE_CHECKING:
     from ..engine import Model
@@ -168,28 +168,12 @@ def load_model(
     import riverrun
 
     source = path or riverrun.DEMO_MODEL
-    if sys.stderr is None or not sys.stderr.isatty():
+    with progress_bar(f"loading {source.name}") as progress:
         return riverrun.load(
             source,
             device,
             threads,
-            draft_head=draft_head,
-            offload=offload,
-            load=load,
-            normalize=normalize,
-        )
-
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
-
-    columns = (TextColumn("loading {task.description}"), BarColumn(), DownloadColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(source.name.replace("[", r"\["), total=None)
-        return riverrun.load(
-            source,
-            device,
-            threads,
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
+            progress=progress,
             draft_head=draft_head,
             offload=offload,
             load=load,

@@ -19,6 +19,17 @@ def note(text: str) -> None:
         sys.stderr = None
 
 
+def watched() -> bool:
+    """Whether somebody sees standard error as it comes."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+def note_progress(text: str) -> None:
+    """Print on standard error where somebody sees it as it comes."""
+    if watched():
+        note(text)
+
+
 def complain(text: str, command: str = "riverrun", hint: str = "") -> None:
     """Print an error in at most three lines. File names cannot smuggle in control characters."""
     lines = [line for line in text.splitlines() if line.strip()] or ["unknown error"]

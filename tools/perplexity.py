@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -12,7 +11,7 @@ import typer
 
 from .files import cannot
 from .loading import Loading, load_asked
-from .messages import note
+from .messages import note, note_progress
 from .options import MOST, Json
 from .parameters import REQUIRED, Offer, command
 
@@ -54,11 +53,9 @@ def perplexity(
     loaded = load_asked(loading, offload)
     parts = cut(loaded, text, ctx, chunks)
     measured = Perplexity(loaded, ctx, min(seqs, len(parts)))
-    watched = sys.stderr is not None and sys.stderr.isatty()
 
     def tell(so_far: Estimate) -> None:
-        if watched:
-            note(f"{so_far.chunks} of {len(parts)} chunks: {so_far.perplexity:.4f}")
+        note_progress(f"{so_far.chunks} of {len(parts)} chunks: {so_far.perplexity:.4f}")
 
     began = time.perf_counter()
     result = measured.run(parts, tell)

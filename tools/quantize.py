@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from .loading import MOST_THREADS
+from .loading import Loading
 from .messages import note
-from .parameters import command, usage_errors
-from .writing import Force, progress_bar
+from .parameters import Offer, command, usage_errors
+from .progress import progress_bar
+from .writing import Force, Out
 
 if TYPE_CHECKING:
+    from ..models.gguf import GgufFile
     from ..models.quantizing import Step
 
 Source: TypeAlias = Annotated[
     Path, typer.Argument(metavar="IN", help="GGUF file, or the first of its shards.")
 ]
-Out: TypeAlias = Annotated[Path, typer.Argument(metavar="OUT", help="GGUF file to write.")]
 Kind: TypeAlias = Annotated[
     str, typer.Argument(metavar="TYPE", help="Mix of types, such as Q4_K_M, Q6_K or Q8_0.")
 ]
@@ -40,18 +41,6 @@ DryRun: TypeAlias = Annotated[
 Requantize: TypeAlias = Annotated[
     bool, typer.Option("--allow-requantize", help="Take tensors that are quantised already.")
 ]
-Threads: TypeAlias = Annotated[
-    int | None,
-    typer.Option(
-        "-t",
-        "--threads",
-        metavar="THREADS",
-        min=1,
-        max=MOST_THREADS,
-        help="Processor threads.",
-        show_default="the physical cores that affinity and the cgroup quota allow",
-    ),
-]
 
 
 @command
@@ -59,12 +48,12 @@ def quantize(
     source: Source,
     out: Out,
     kind: Kind,
+    loading: Annotated[Loading, Offer(only=("threads",))],
     imatrix: Matrix = None,
     tensor_type: TensorType = None,
     dry_run: DryRun = False,
     allow_requantize: Requantize = False,
     force: Force = False,
-    threads: Threads = None,
 ) -> None:
     """Write a model file with its weights in fewer bits."""
     from ..backends.cpu_blocks import BlockRecoder
@@ -79,19 +68,20 @@ def quantize(
     with usage_errors("--tensor-type"):
         steps = quantizing.plan(file, mix, overrides, importance is not None)
         _check_encoders(steps)
+    _check_decoders(file, steps)
     if dry_run:
         quantizing.check_importance(mix, steps, importance)
         print("\n".join(_table(steps)))
         return
     if out.exists() and source.exists() and out.samefile(source):
         raise typer.BadParameter("expected another file than IN", param_hint="OUT")
-    with progress_bar() as progress:
+    with progress_bar("writing") as progress:
         quantizing.quantize(
             file,
             out,
             mix,
             steps,
-            BlockRecoder(threads),
+            BlockRecoder(loading.threads),
             importance=importance,
             allow_requantize=allow_requantize,
             force=force,
@@ -113,19 +103,26 @@ def _override(text: str) -> tuple[str, str]:
 
 
 def _check_encoders(steps: list[Step]) -> None:
-    from ..backends.cpu_blocks import can_decode, can_encode
+    from ..backends.cpu_blocks import can_encode
     from ..graph.errors import RequestError
 
     for step in steps:
-        tensor = step.tensor
-        if step.to == tensor.dtype:
-            continue
-        if not can_encode(step.to):
+        if step.to != step.tensor.dtype and not can_encode(step.to):
             raise RequestError(
-                f"{tensor.name}: {step.to.name} has no encoder here; choose another type"
+                f"{step.tensor.name}: {step.to.name} has no encoder here; choose another type"
             )
-        if not can_decode(tensor.dtype):
-            raise RequestError(f"{tensor.name}: {tensor.dtype.name} has no decoder here")
+
+
+def _check_decoders(file: GgufFile, steps: list[Step]) -> None:
+    from ..backends.cpu_blocks import can_decode
+    from ..graph.errors import ModelError
+    from ..graph.unread_types import REFUSED
+
+    for step in steps:
+        kind = step.tensor.dtype
+        if step.to != kind and not can_decode(kind):
+            why = REFUSED.get(kind.name, "it has no decoder here")
+            raise ModelError(f"{file.path}: {step.tensor.name} is {kind.name}: {why}")
 
 
 def _table(steps: list[Step]) -> list[str]:

@@ -15,7 +15,7 @@ from ..graph.fields import integer, option
 from ..speculative import Speculation
 from .constraints import Constraining
 from .ending import Ending
-from .files import piped, read_input, read_text
+from .files import STANDARD_INPUT, piped, read_input, read_text
 from .generating import print_object, print_text
 from .hub import FromHub
 from .loading import Loading
@@ -24,7 +24,6 @@ from .parameters import Chosen, command
 from .speculation import Drafting
 from .templating import Templating
 
-STANDARD_INPUT = "-"
 Chat: TypeAlias = Annotated[
     bool,
     typer.Option(

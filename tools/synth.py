@@ -7,9 +7,9 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from .messages import note
 from .parameters import command, usage_errors
-from .writing import Force, progress_bar
+from .progress import progress_bar
+from .writing import Force, Out, tell_size
 
 Name: TypeAlias = Annotated[
     str, typer.Argument(metavar="SHAPE", help="Which model, such as qwen35-4b or tiny.")
@@ -17,7 +17,6 @@ Name: TypeAlias = Annotated[
 Kind: TypeAlias = Annotated[
     str, typer.Argument(metavar="TYPE", help="Mix of types, such as Q4_K_M, Q8_0 or BF16.")
 ]
-Out: TypeAlias = Annotated[Path, typer.Argument(metavar="OUT", help="GGUF file to write.")]
 Mtp: TypeAlias = Annotated[
     bool, typer.Option("--mtp", help="With a block that predicts further tokens.")
 ]
@@ -66,7 +65,7 @@ def synth(
         raise typer.BadParameter(
             f"expected one of {', '.join(ROUTERS)}, got {router!r}", param_hint="--router"
         )
-    with progress_bar() as progress:
+    with progress_bar("writing") as progress:
         synthesize(
             shape,
             mix,
@@ -79,4 +78,4 @@ def synth(
             force=force,
             progress=progress,
         )
-    note(f"{out}: {out.stat().st_size:,} bytes")
+    tell_size(out)

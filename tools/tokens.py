@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from ..graph.fields import option
-from .files import piped, read_input, read_text
+from .files import STANDARD_INPUT, piped, read_input, read_text
 from .loading import Loading
 from .messages import note
 from .options import Json, integers
@@ -20,7 +20,6 @@ from .parameters import REQUIRED, Offer, command
 if TYPE_CHECKING:
     from ..models.tokenizer import Tokenizer
 
-STANDARD_INPUT = "-"
 IDS = "ID,ID,..."
 Ids: TypeAlias = Annotated[str, typer.Argument(metavar=IDS, help="Token ids.")]
 Special: TypeAlias = Annotated[

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
 
+from .messages import note
+
+Out: TypeAlias = Annotated[Path, typer.Argument(metavar="OUT", help="GGUF file to write.")]
 Force: TypeAlias = Annotated[bool, typer.Option("--force", help="Replace the file that is there.")]
-Progress: TypeAlias = Callable[[int, int], None]
 
 
-@contextmanager
-def progress_bar() -> Iterator[Progress | None]:
-    """What to call with bytes written and their total: a bar on standard error, None where that is
-    no terminal."""
-    if sys.stderr is None or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("writing"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+def tell_size(out: Path) -> None:
+    """A line of what was written."""
+    note(f"{out}: {out.stat().st_size:,} bytes")

@@ -6,10 +6,11 @@ from .filling import Filler, Part
 from .hybrid import HybridMemory
 from .layout import Demand, Layout, MemoryBytes, layouts, lays_out
 from .recurrent import RecurrentLayout, RecurrentMemory
-from .rollback import ROLLBACKS, check_rollback, strategies
+from .rollback import ROLLBACKS, STRATEGIES, check_rollback, strategies
 
 __all__ = [
     "ROLLBACKS",
+    "STRATEGIES",
     "Demand",
     "Filler",
     "HybridMemory",

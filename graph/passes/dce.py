@@ -22,9 +22,11 @@ def live_nodes(graph: Graph) -> list[Node]:
 
 def eliminate(graph: Graph) -> Graph:
     """A graph of the live nodes only, renumbered. Inputs stay, used or not, as its interface."""
-    out = Graph(graph.name)
     keep = {n.id for n in live_nodes(graph)}
     keep |= {n.id for n in graph.nodes if n.op.name == "input"}
+    if len(keep) == len(graph.nodes):
+        return graph.copy()
+    out = Graph(graph.name)
     moved: dict[int, Node] = {}
     for node in graph.nodes:
         if node.id not in keep:

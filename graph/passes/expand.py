@@ -20,7 +20,7 @@ def expansion(node: Node) -> Graph | None:
 
     Leaves named after the op's inputs stand for the node's inputs, outputs are named after the
     op's. Raises GraphError when the results are not what the op's shape rule says."""
-    if type(node.op).expand is Op.expand:
+    if not _fused(node):
         return None
     g = Graph(node.op.name)
     given = _stand_ins(g, node)
@@ -65,12 +65,19 @@ def expand(graph: Graph, keep: Keep) -> Graph:
     have the name and the source line of the node that they stand for; leaves, states and outputs
     stay. The same graph comes back when nothing is replaced.
     Raises GraphError for an expansion that does not fit its op or leads back to it."""
+    if not any(_fused(node) and not keep(node) for node in graph.nodes):
+        return graph
     expander = _Expander(graph, keep)
     made = expander.run()
     if not expander.replaced:
         return graph
     verify(made)
     return made
+
+
+def _fused(node: Node) -> bool:
+    """Whether its op may have an expansion."""
+    return type(node.op).expand is not Op.expand
 
 
 class _Expander:
@@ -96,8 +103,7 @@ class _Expander:
         self, node: Node, inputs: tuple[Value | None, ...], within: tuple[str, ...]
     ) -> list[Value]:
         """The outputs of a node in the new graph; within: the ops that it is an expansion of."""
-        fused = type(node.op).expand is not Op.expand and not self.keep(node)
-        parts = expansion(node) if fused else None
+        parts = expansion(node) if _fused(node) and not self.keep(node) else None
         if parts is None:
             made = self.graph.adopt(node, inputs)
             return [made.value(i) for i in range(len(made.specs))]

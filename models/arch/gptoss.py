@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
-from ...graph import Value
-from ..architecture import Want, register_architecture
+from ..architecture import register_architecture
 from ..blocks import AttentionShape, Rope, attention_shape
 from ..gguf import GgufFile
 from ..hparams import read_count
-from ..moe import MoeShape, moe, moe_wants, read_moe
-from ..pre_norm import PreNorm
-from ..step import StepGraph
+from ..mixture import Mixture
+from ..moe import read_moe
 
 
 @register_architecture
-class GptOss(PreNorm):
+class GptOss(Mixture):
     """gpt-oss 20B and 120B. Source: OpenAI 2025, arXiv 2508.10925."""
 
     name = "gpt-oss"
@@ -28,15 +25,8 @@ class GptOss(PreNorm):
         self.rope = Rope("neox", hp.n_rot, hp.rope_base, hp.rope_scaling)
         self.window = read_count(file, "gpt-oss.attention.sliding_window", 1, 2**31 - 1)
         m = read_moe(file, self.name, hp.n_layer, shared=False)
-        self.experts: MoeShape = replace(m, bias=True, act="oai")
-
-    def ffn_wants(self, layer: int) -> Iterator[Want]:
-        """Router and experts."""
-        return moe_wants(layer, self.hp.n_embd, self.experts, fused=False)
-
-    def ffn(self, s: StepGraph, layer: int, h: Value) -> Value:
-        """The mixture: the softmax goes over the chosen experts, as over all and normalised."""
-        return moe(s, layer, h, self.experts)
+        # A softmax over the chosen experts alone is one over all of them, normalised.
+        self.experts = replace(m, bias=True, act="oai")
 
     def attention_shape(self, layer: int) -> AttentionShape:
         """Layers 0, 2, ... have the window."""

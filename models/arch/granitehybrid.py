@@ -7,18 +7,19 @@ from dataclasses import replace
 
 from ...graph import Value
 from ..architecture import Want, register_architecture
-from ..blocks import AttentionShape, Rope, attention_shape
+from ..blocks import AttentionShape, Rope, attention_shape, scaled
 from ..gguf import GgufFile
 from ..hparams import read_optional
 from ..mamba2 import mamba2, mamba2_fold, mamba2_wants, read_mamba2
 from ..memories import RecurrentPart
-from ..moe import MoeShape, moe, moe_wants, read_moe
+from ..mixture import Mixture
+from ..moe import read_moe
 from ..recurrent import Hybrid
 from ..step import StepGraph
 
 
 @register_architecture
-class GraniteHybrid(Hybrid):
+class GraniteHybrid(Mixture, Hybrid):
     """Granite 4. Layers without key-value heads scan. Embeddings, what layers add, scores of
     attention and logits are scaled; positions are rotated where rope.scaling.finetuned says so,
     which those of published files do not."""
@@ -36,7 +37,6 @@ class GraniteHybrid(Hybrid):
         turns = file.get_bool(f"{a}.rope.scaling.finetuned", True)
         self.rope = Rope("norm", hp.n_rot if turns else 0, hp.rope_base, hp.rope_scaling)
         self.recurrent = [kv == 0 for kv in hp.n_head_kv[: hp.n_layer]]
-        self.experts: MoeShape | None = None
         if file.get_u32(f"{a}.expert_count", 0):
             shared = file.get_u32(f"{a}.expert_shared_feed_forward_length", 0) > 0
             found = read_moe(file, a, hp.n_layer, shared, dense=hp.n_ff)
@@ -44,11 +44,11 @@ class GraniteHybrid(Hybrid):
 
     def embed(self, s: StepGraph) -> Value:
         """Scaled."""
-        return _scaled(s, super().embed(s), self.embedding_scale, "embedding_scale")
+        return scaled(s, super().embed(s), self.embedding_scale, "embedding_scale")
 
     def head(self, s: StepGraph, h: Value) -> Value:
         """Divided by the scale of logits."""
-        return _scaled(s, super().head(s, h), 1.0 / self.logit_scale, "logit_scale")
+        return scaled(s, super().head(s, h), 1.0 / self.logit_scale, "logit_scale")
 
     def attention_shape(self, layer: int) -> AttentionShape:
         """Biases where the file has them."""
@@ -70,17 +70,3 @@ class GraniteHybrid(Hybrid):
     def fold(self, s: StepGraph, layer: int) -> Value:
         """Convolution and scan."""
         return mamba2_fold(s, layer, self.mamba)
-
-    def ffn_wants(self, layer: int) -> Iterator[Want]:
-        """The dense block, or experts."""
-        if self.experts is None:
-            return super().ffn_wants(layer)
-        return moe_wants(layer, self.hp.n_embd, self.experts, fused=False)
-
-    def ffn(self, s: StepGraph, layer: int, h: Value) -> Value:
-        """The dense block, or experts."""
-        return super().ffn(s, layer, h) if self.experts is None else moe(s, layer, h, self.experts)
-
-
-def _scaled(s: StepGraph, x: Value, factor: float, name: str) -> Value:
-    return x if factor == 1.0 else s.g.scale(x, factor=factor, name=name)

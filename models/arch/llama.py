@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ...graph import Value
 from ..architecture import Want, register_architecture
 from ..blocks import AttentionShape, Rope, attention_shape
 from ..gguf import GgufFile
 from ..hparams import read_count
-from ..moe import MoeShape, moe, moe_wants, read_moe
-from ..pre_norm import PreNorm
-from ..step import StepGraph
+from ..mixture import Mixture
+from ..moe import read_moe
 
 
 @register_architecture
-class Llama(PreNorm):
+class Llama(Mixture):
     """Llama 2 and 3, Mistral, Mixtral and their kin. Where a file names a window, as those of the
     first Mistral do, all layers have it."""
 
@@ -29,7 +27,6 @@ class Llama(PreNorm):
             "norm", hp.n_rot, hp.rope_base, hp.rope_scaling, factors="rope_freqs.weight"
         )
         self.window = read_count(file, "llama.attention.sliding_window", 0, 2**31 - 1, 0)
-        self.experts: MoeShape | None = None
         if file.get_u32("llama.expert_count", 0):
             self.experts = read_moe(file, "llama", hp.n_layer, shared=False, dense=hp.n_ff)
 
@@ -37,16 +34,6 @@ class Llama(PreNorm):
         """Tensor names and shapes."""
         yield from super().wants()
         yield Want("rope_freqs.weight", (self.hp.n_rot // 2,), optional=True)
-
-    def ffn_wants(self, layer: int) -> Iterator[Want]:
-        """The dense block, or experts."""
-        if self.experts is None:
-            return super().ffn_wants(layer)
-        return moe_wants(layer, self.hp.n_embd, self.experts, fused=False)
-
-    def ffn(self, s: StepGraph, layer: int, h: Value) -> Value:
-        """The dense block, or experts."""
-        return super().ffn(s, layer, h) if self.experts is None else moe(s, layer, h, self.experts)
 
     def attention_shape(self, layer: int) -> AttentionShape:
         """Biases where the file has them."""

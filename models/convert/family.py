@@ -210,15 +210,21 @@ def register_family(cls: F) -> F:
     return cls
 
 
-def find_family(config: Config) -> type[Family]:
-    """The family of a checkpoint. Raises ModelError, listing the known ones."""
+def families() -> dict[str, type[Family]]:
+    """All that are there, by the names that checkpoints have."""
     from . import arch
 
     for info in sorted(pkgutil.iter_modules(arch.__path__), key=lambda m: m.name):
         importlib.import_module(f"{arch.__name__}.{info.name}")
+    return FAMILIES
+
+
+def find_family(config: Config) -> type[Family]:
+    """The family of a checkpoint. Raises ModelError, listing the known ones."""
+    there = families()
     for name in (*config.architectures, config.model_type):
-        if name in FAMILIES:
-            return FAMILIES[name]
+        if name in there:
+            return there[name]
     got = ", ".join(config.architectures) or config.model_type or "none"
-    known = ", ".join(sorted({name for cls in FAMILIES.values() for name in cls.hf}))
+    known = ", ".join(sorted({name for cls in there.values() for name in cls.hf}))
     raise ModelError(f"{config.path}: architectures should be one of {known}; got {got}")

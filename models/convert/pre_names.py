@@ -33,41 +33,55 @@ _DEEPSEEK3 = (
     rf"| ?[\p{{P}}\p{{S}}]+[{_LINE_END}]*|\s*[{_LINE_END}]+|\s+(?!\S)|\s+",
 )
 
-# The names of pre-tokenizers that split by these patterns, in this order.
-_NAMES: dict[tuple[str, ...], str] = {
-    (_words(r"\p{L}", r"\p{N}"),): "qwen2",
-    (_words(r"[\p{L}\p{M}]", r"\p{N}", r"[^\s\p{L}\p{M}\p{N}]"),): "qwen35",
-    (_words(r"\p{L}", r"\p{N}{1,3}"),): "llama-bpe",
-    (_cases(_CONTRACTIONS + "?", r"\p{N}{1,3}"),): "gpt-4o",
-    (_cases("", r"\p{N}"),): "tekken",
-    _DEEPSEEK3: "deepseek-v3",
-    ("byte level",): "gpt-2",
-    ("digits", "byte level"): "smollm",
+# The names of pre-tokenizers by the Unicode normal form that a text is brought to first, "" for
+# none, and what it is then split by, in this order.
+NAMES: dict[tuple[str, tuple[str, ...]], str] = {
+    ("NFC", (_words(r"\p{L}", r"\p{N}"),)): "qwen2",
+    ("", (_words(r"\p{L}", r"\p{N}"),)): "hunyuan",
+    ("NFC", (_words(r"[\p{L}\p{M}]", r"\p{N}", r"[^\s\p{L}\p{M}\p{N}]"),)): "qwen35",
+    ("", (_words(r"\p{L}", r"\p{N}{1,3}"),)): "llama-bpe",
+    ("", (_cases(_CONTRACTIONS + "?", r"\p{N}{1,3}"),)): "gpt-4o",
+    ("", (_cases("", r"\p{N}"),)): "tekken",
+    ("", _DEEPSEEK3): "deepseek-v3",
+    ("", ("byte level",)): "gpt-2",
+    ("NFC", ("byte level",)): "olmo",
+    ("", ("digits", "byte level")): "smollm",
+    ("NFC", ("digits", "byte level")): "command-r",
 }
-# Models that are cut by the patterns of another's name.
-_OTHERS: dict[tuple[str, str], str] = {
+# Models that are cut as another's name says and differ otherwise.
+OTHERS: dict[tuple[str, str], str] = {
     ("llama-bpe", "glm4"): "chatglm-bpe",
     ("llama-bpe", "glm4_moe"): "chatglm-bpe",
-    ("smollm", "cohere"): "command-r",
-    ("smollm", "cohere2"): "command-r",
     ("smollm", "starcoder2"): "starcoder",
 }
 
 
 def pre_name(tokenizer: dict[str, Any], model_type: str, source: str) -> str:
-    """The name for a tokenizer.json. Raises ModelError, quoting what it cuts by, for a
-    pre-tokenizer that none of the names stands for."""
+    """The name for a tokenizer.json. Raises ModelError, quoting what it does to texts, for a
+    normalizer or a pre-tokenizer that none of the names stands for."""
+    form = ", ".join(_forms(tokenizer.get("normalizer")))
     cuts = tuple(_cuts(tokenizer.get("pre_tokenizer")))
-    name = _NAMES.get(cuts)
+    name = NAMES.get((form, cuts))
     if name is None:
+        normalised = f"texts normalised by {form} and " if form else ""
         raise ModelError(
-            f"{source}: no name of a pre-tokenizer is known for {list(cuts)}; give it with --pre"
+            f"{source}: no name of a pre-tokenizer is known for {normalised}cut by {list(cuts)}; "
+            "give it with --pre"
         )
-    return _OTHERS.get((name, model_type), name)
+    return OTHERS.get((name, model_type), name)
+
+
+def _forms(part: Any) -> list[str]:
+    """What a text is normalised by, in order: kinds, as tokenizer.json calls them."""
+    if not isinstance(part, dict):
+        return []
+    if part.get("type") == "Sequence":
+        return [form for each in part.get("normalizers", ()) for form in _forms(each)]
+    return [str(part.get("type"))]
 
 
 def _cuts(part: Any) -> list[str]:
-    """What a text is cut by, in order: patterns, or the words of _NAMES for what has none."""
+    """What a text is cut by, in order: patterns, or the words of NAMES for what has none."""
     if not isinstance(part, dict):
         return []
     kind = part.get("type")

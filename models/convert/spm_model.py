@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from google.protobuf.message import DecodeError
 from sentencepiece import SentencePieceProcessor
 from sentencepiece import sentencepiece_model_pb2 as wire
 
@@ -30,7 +31,7 @@ def read_spm(path: Path) -> SpmVocabulary:
     try:
         SentencePieceProcessor(model_proto=raw)
         proto.ParseFromString(raw)
-    except Exception as error:
+    except (RuntimeError, DecodeError) as error:
         raise ModelError(f"{path}: is no SentencePiece model ({error}); fetch it again") from None
     kind = proto.trainer_spec.model_type
     if kind != proto.trainer_spec.BPE:

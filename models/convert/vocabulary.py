@@ -8,12 +8,16 @@ from typing import Any
 
 from ...graph.errors import ModelError
 from ..tokenizer import TokenType
+from ..tokenizer.vocab import SPACE
 from .config import Config, read_json
 from .pre_names import pre_name
 from .specials import special_keys
 from .spm_model import SpmVocabulary, read_spm
 
+# Metadata of a file without a tokenizer.
+NO_VOCABULARY = {"tokenizer.ggml.model": "none"}
 _BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
+_TAB = "<0x09>"
 # Texts that are control tokens in models that do not mark them so.
 _SPECIAL = re.compile(r"<\|.*\|>|<｜.*｜>|<unused\d*>|<pad>|<mask>|<2mass>|\[@BOS@\]", re.DOTALL)
 
@@ -43,11 +47,6 @@ def vocabulary_keys(folder: Path, config: Config, pre: str = "") -> dict[str, An
     return {**keys, **special_keys(config, described, settings, generation, added), **template}
 
 
-def no_vocabulary_keys(config: Config) -> dict[str, Any]:
-    """Metadata of a file without a tokenizer."""
-    return {"tokenizer.ggml.model": "none"}
-
-
 def _optional(path: Path) -> dict[str, Any]:
     return read_json(path) if path.is_file() else {}
 
@@ -75,9 +74,13 @@ def _described_keys(
     if model.get("type") != "BPE" or not isinstance(model.get("vocab"), dict):
         kind = model.get("type")
         raise ModelError(f"{source}: model.type should be BPE with its vocab, got {kind}")
-    tokens, types = _tokens(model["vocab"], added, size, source)
-    merges = [_pair(m) for m in model.get("merges") or ()]
-    if model.get("byte_fallback") and "<0x00>" in model["vocab"]:
+    vocab, merges = model["vocab"], [_pair(m) for m in model.get("merges") or ()]
+    spaced = model.get("byte_fallback") and "<0x00>" in vocab
+    if spaced and _TAB not in vocab:
+        # Gemma's files have the character in the place of its byte.
+        vocab = {_TAB if text == "\t" else text: number for text, number in vocab.items()}
+    tokens, types = _tokens(vocab, added, size, source)
+    if spaced:
         scores = _scores(tokens, merges)
         return _scored("llama", tokens, scores, types) | {
             "tokenizer.ggml.add_space_prefix": _prepends(described)
@@ -112,7 +115,7 @@ def _tokens(
             types.append(int(TokenType.UNUSED))
             continue
         kind = _type(text, added.get(number))
-        tokens.append(text.replace("\u2581", " ") if kind == TokenType.USER_DEFINED else text)
+        tokens.append(_spelled(text, kind))
         types.append(int(kind))
     return tokens, types
 
@@ -122,6 +125,11 @@ def _type(text: str, added: dict[str, Any] | None) -> TokenType:
         special = added.get("special") or _SPECIAL.fullmatch(text)
         return TokenType.CONTROL if special else TokenType.USER_DEFINED
     return TokenType.BYTE if _BYTE.fullmatch(text) else TokenType.NORMAL
+
+
+def _spelled(text: str, kind: TokenType) -> str:
+    """A token as files have it: those that a user defined with spaces as they are."""
+    return text.replace(SPACE, " ") if kind == TokenType.USER_DEFINED else text
 
 
 def _pair(merge: Any) -> tuple[str, str]:
@@ -172,8 +180,7 @@ def _spm_keys(
         if number < size:
             text = str(token["content"])
             kind = _type(text, token)
-            spelled = text.replace("\u2581", " ") if kind == TokenType.USER_DEFINED else text
-            tokens[number], scores[number], types[number] = spelled, -1000.0, int(kind)
+            tokens[number], scores[number], types[number] = _spelled(text, kind), -1000.0, int(kind)
     prefix = settings.get("add_prefix_space")
     prefix = spm.add_space_prefix if prefix is None else bool(prefix)
     return _scored("llama", tokens, scores, types) | {"tokenizer.ggml.add_space_prefix": prefix}

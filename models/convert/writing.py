@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-import gguf
 import numpy as np
-from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType
 
-from ...graph.errors import ModelError, RequestError
-from ..architecture import KERNELS, check_tensors, find_architecture
-from ..gguf import open_gguf
-from ..gguf.target import check_target, replacing
+from ...graph.codec import encode
+from ...graph.dtype import DType, dtype
+from ...graph.errors import DTypeError, ModelError, RequestError
+from .. import quant  # noqa: F401  (registers the block codecs)
+from ..architecture import check_tensors, find_architecture
+from ..gguf import QUANTIZATION_VERSION, NewTensor, new_fields, open_gguf, write_gguf
+from ..gguf.target import check_target
+from ..quantizing import find_mix, fit_rows, is_quantized
 from .checkpoint import Array, Checkpoint, Shape, Source
 from .config import Config, read_json
 from .family import Family, Table, To, find_family
+from .size_label import size_label
 from .specials import sampling_keys
 from .transforms import SAME, Transform
-from .vocabulary import no_vocabulary_keys, vocabulary_keys
+from .vocabulary import NO_VOCABULARY, vocabulary_keys
 
 OUTTYPES = ("auto", "f32", "f16", "bf16", "q8_0")
-_FILE_TYPES = {"f32": LlamaFileType.ALL_F32, "f16": LlamaFileType.MOSTLY_F16}
-_FILE_TYPES |= {"bf16": LlamaFileType.MOSTLY_BF16, "q8_0": LlamaFileType.MOSTLY_Q8_0}
-# Matrices that every program reads as f32.
-_ALWAYS_F32 = ("_norm.weight", "ffn_gate_inp.weight", *KERNELS)
-_BYTES_OF_DATA = 1 << 20  # kept free beside the tensors, for metadata
 
 
 @dataclass(frozen=True)
@@ -38,30 +36,28 @@ class Planned:
 
     name: str
     shape: Shape
-    kind: str
+    dtype: DType
     how: Transform
     sources: Sequence[Source]
 
-    @property
-    def stored(self) -> GGMLQuantizationType:
-        """The type as the gguf package has it."""
-        return GGMLQuantizationType[self.kind.upper()]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes in the file."""
-        block, size = gguf.GGML_QUANT_SIZES[self.stored]
-        return math.prod(self.shape) // block * size
-
     def pieces(self) -> Iterator[Array]:
-        """What goes into the file, in order."""
-        if self.how is SAME and self.sources[0].kind.lower() == self.kind:
-            for start, stop in self.sources[0].blocks():
-                yield self.sources[0].stored(start, stop)
+        """What goes into the file, in order. Raises ModelError for values that do not fit the
+        type, and where the sizes of config.json do not fit the tensor."""
+        source = self.sources[0]
+        if self.how is SAME and source.kind.lower() == self.dtype.name:
+            yield from (source.stored(*rows) for rows in source.blocks())
             return
-        for piece in self.how.pieces(self.sources):
-            ready = piece.dtype == np.uint8
-            yield piece if ready else gguf.quants.quantize(np.ascontiguousarray(piece), self.stored)
+        try:
+            with np.errstate(over="raise"):
+                for piece in self.how.pieces(self.sources):
+                    yield piece if piece.dtype == np.uint8 else encode(self.dtype, piece)
+        except ModelError:
+            raise
+        except (DTypeError, FloatingPointError) as error:
+            why = f"does not fit {self.dtype.name} ({error}); choose another --outtype"
+            raise _misfit(source, why) from None
+        except ValueError as error:
+            raise _misfit(source, f"does not fit config.json ({error})") from None
 
 
 def convert(
@@ -84,8 +80,8 @@ def convert(
     progress: called with bytes written and their total.
 
     The file appears when it is whole; one that is there is replaced with `force` alone. Raises
-    RequestError for arguments, ModelError for a checkpoint that cannot be converted, naming the key
-    or tensor, and OSError for files."""
+    RequestError for arguments and for a file that cannot be written, ModelError for a checkpoint
+    that cannot be converted, naming the key or tensor, and OSError for one that cannot be read."""
     source, target = Path(folder), Path(out)
     if outtype not in OUTTYPES:
         raise RequestError(f"outtype: expected one of {', '.join(OUTTYPES)}, got {outtype!r}")
@@ -100,14 +96,24 @@ def convert(
     kind = checkpoint.kind.lower() if outtype == "auto" else outtype
     kind = "f32" if kind == "f64" else kind
     tensors = plan(family, checkpoint, kind)
-    generation = source / "generation_config.json"
-    recommended = sampling_keys(read_json(generation)) if generation.is_file() else {}
-    general = {"general.type": "model", "general.name": name or source.resolve().name}
-    general["general.size_label"] = _size_label(tensors)
-    types: dict[str, Any] = {"general.file_type": int(_FILE_TYPES[kind])}
-    types["general.quantization_version"] = gguf.GGML_QUANT_VERSION
-    extra = dict(family.extra())
-    _write(target, family.arch, general | recommended | keys | types, extra, tensors, progress)
+    keys = {
+        "general.architecture": family.arch,
+        "general.type": "model",
+        "general.name": name or source.resolve().name,
+        "general.size_label": size_label({t.name: t.shape for t in tensors}),
+        **_recommended(source),
+        **keys,
+        "general.file_type": find_mix(kind).file_type,
+        "general.quantization_version": QUANTIZATION_VERSION,
+    }
+    write_gguf(
+        target,
+        new_fields(keys),
+        [*_extra(family), *(NewTensor(t.name, t.shape, t.dtype, t.pieces) for t in tensors)],
+        force=force,
+        progress=progress,
+        check=partial(_check, target),
+    )
     return target
 
 
@@ -161,34 +167,12 @@ def _planned(to: To, block: int | None, sources: list[Source], kind: str) -> Pla
         shape = to.how.shape([source.shape for source in sources])
     except ValueError as error:
         raise _misfit(sources[0], str(error)) from None
-    return Planned(name, shape, to.kind or stored_kind(name, shape, kind), to.how, sources)
+    stored = to.kind or (fit_rows(kind, shape[-1]) if is_quantized(name, shape) else "f32")
+    return Planned(name, shape, dtype(stored), to.how, sources)
 
 
 def _misfit(source: Source, why: str) -> ModelError:
     return ModelError(f"{source.path}: tensor {source.name!r} {source.shape}: {why}")
-
-
-def stored_kind(name: str, shape: Shape, kind: str) -> str:
-    """The type in which a tensor is stored, where matrices are `kind`."""
-    if len(shape) < 2 or not name.endswith(".weight") or name.endswith(_ALWAYS_F32):
-        return "f32"
-    block, _ = gguf.GGML_QUANT_SIZES[GGMLQuantizationType[kind.upper()]]
-    return kind if shape[-1] % block == 0 else "f16"
-
-
-def _size_label(tensors: list[Planned]) -> str:
-    """Parameters in words, "13M", or "8x7B" of experts and what a token passes of them."""
-    total = shared = each = 0
-    counts = []
-    for tensor in tensors:
-        n = math.prod(tensor.shape)
-        total += n
-        if "_exps." in tensor.name:
-            counts.append(tensor.shape[0])
-            each += n // tensor.shape[0]
-        else:
-            shared += n
-    return gguf.size_label(total, shared, each, sum(counts) // len(counts) if counts else 0)
 
 
 def _vocabulary(
@@ -196,95 +180,26 @@ def _vocabulary(
 ) -> dict[str, Any]:
     if tokenizer:
         return vocabulary_keys(source, config, pre)
-    size = {f"{family.arch}.vocab_size": config.integer("vocab_size")}
-    return size | no_vocabulary_keys(config)
+    return {f"{family.arch}.vocab_size": config.integer("vocab_size"), **NO_VOCABULARY}
 
 
-def _write(
-    target: Path,
-    arch: str,
-    keys: dict[str, Any],
-    extra: dict[str, np.ndarray],
-    tensors: list[Planned],
-    progress: Callable[[int, int], None] | None,
-) -> None:
-    """Write beside the target, check as loading does, and give it its name."""
-    total = sum(tensor.nbytes for tensor in tensors)
-    with replacing(target, total + _BYTES_OF_DATA) as unfinished:
-        _fill(unfinished, arch, keys, extra, tensors, progress or (lambda done, total: None))
-        _check(unfinished, target)
+def _recommended(source: Path) -> dict[str, Any]:
+    generation = source / "generation_config.json"
+    return sampling_keys(read_json(generation)) if generation.is_file() else {}
 
 
-def _fill(
-    path: Path,
-    arch: str,
-    keys: dict[str, Any],
-    extra: dict[str, np.ndarray],
-    tensors: list[Planned],
-    progress: Callable[[int, int], None],
-) -> None:
-    writer = GGUFWriter(path, arch)
-    for key, value in keys.items():
-        _add(writer, key, value)
-    for name, array in extra.items():
-        writer.add_tensor_info(name, array.shape, array.dtype, array.nbytes)
-    for tensor in tensors:
-        kind = np.dtype(np.float32)  # tells that the shape is one of elements, not of bytes
-        writer.add_tensor_info(tensor.name, tensor.shape, kind, tensor.nbytes, tensor.stored)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_ti_data_to_file()
-    total, done = sum(tensor.nbytes for tensor in tensors), 0
-    try:
-        assert writer.fout is not None
-        (file,) = writer.fout
-        writer.write_padding(file, file.tell())
-        for array in extra.values():
-            _put(writer, file, [array], array.nbytes)
-        for tensor in tensors:
-            _put(writer, file, _values(tensor), tensor.nbytes)
-            done += tensor.nbytes
-            progress(done, total)
-    finally:
-        writer.close()
+def _extra(family: Family) -> Iterable[NewTensor]:
+    for name, values in family.extra():
+        yield NewTensor(name, values.shape, dtype("f32"), partial(iter, [values]))
 
 
-def _values(tensor: Planned) -> Iterator[Array]:
-    """The pieces of a tensor. Raises ModelError where the sizes of config.json do not fit it."""
-    try:
-        yield from tensor.pieces()
-    except ModelError:
-        raise
-    except ValueError as error:
-        raise _misfit(tensor.sources[0], f"does not fit config.json ({error})") from None
-
-
-def _put(writer: GGUFWriter, file: BinaryIO, pieces: Any, nbytes: int) -> None:
-    written = sum(file.write(np.ascontiguousarray(piece).data.cast("B")) for piece in pieces)
-    assert written == nbytes, (written, nbytes)
-    writer.write_padding(file, nbytes)
-
-
-def _add(writer: GGUFWriter, key: str, value: Any) -> None:
-    if isinstance(value, bool):
-        writer.add_bool(key, value)
-    elif isinstance(value, int):
-        writer.add_uint32(key, value)
-    elif isinstance(value, float):
-        writer.add_float32(key, value)
-    elif isinstance(value, str):
-        writer.add_string(key, value)
-    else:
-        writer.add_array(key, value)
-
-
-def _check(path: Path, target: Path) -> None:
+def _check(target: Path, path: Path) -> None:
     """Refuse a file that could not be loaded, in words about the target."""
     try:
-        file = open_gguf(path)
-        table = file.tensors.get("token_embd.weight")
-        arch = find_architecture(file)(file, table.shape[0] if table else 0)
-        check_tensors(arch, file)
+        with open_gguf(path) as file:
+            table = file.infos.get("token_embd.weight")
+            arch = find_architecture(file)(file, table.shape[0] if table else 0)
+            check_tensors(arch, file)
     except ModelError as error:
         told = str(error).replace(str(path), str(target))
         raise ModelError(f"{told}; the checkpoint may be of another kind than it says") from None

@@ -4,10 +4,21 @@ from .metadata import Metadata
 from .shards import GgufFile, open_gguf
 from .tensors import GgufTensor, TensorInfo
 from .typed import INT_KINDS, REQUIRED
-from .writer import Field, NewTensor, array, fields_of, scalar, write_gguf
+from .writer import (
+    QUANTIZATION_VERSION,
+    Field,
+    NewTensor,
+    array,
+    fields_of,
+    new_fields,
+    scalar,
+    stored_bytes,
+    write_gguf,
+)
 
 __all__ = [
     "INT_KINDS",
+    "QUANTIZATION_VERSION",
     "REQUIRED",
     "Field",
     "GgufFile",
@@ -17,7 +28,9 @@ __all__ = [
     "TensorInfo",
     "array",
     "fields_of",
+    "new_fields",
     "open_gguf",
     "scalar",
+    "stored_bytes",
     "write_gguf",
 ]

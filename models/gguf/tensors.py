@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ...graph.dtype import BY_GGML_ID, DType
+from ...graph.unread_types import NAMES, REFUSED
 from .cursor import REFETCH, Cursor, show
 
 MAX_NAME = 63
@@ -56,7 +57,7 @@ class TensorInfo:
     @property
     def type_name(self) -> str:
         """The type's name, or the number of one that has none here."""
-        return self.dtype.name if self.dtype else f"type {self.type_id}"
+        return self.dtype.name if self.dtype else NAMES.get(self.type_id, f"type {self.type_id}")
 
     @property
     def n_elements(self) -> int:
@@ -176,11 +177,11 @@ def _align(position: int, alignment: int) -> int:
 
 
 def _unknown_type(cursor: Cursor, row: TensorInfo) -> str:
+    told = f"{cursor.path}: tensor {show(row.name)} has type id {row.type_id}"
+    if row.type_id in NAMES:
+        return f"{told}, {row.type_name}: {REFUSED[row.type_name]}"
     known = ", ".join(f"{i} {d.name}" for i, d in sorted(BY_GGML_ID.items()))
-    return (
-        f"{cursor.path}: tensor {show(row.name)} has type id {row.type_id}, expected a known "
-        f"one ({known}); convert or quantise the model to one of these"
-    )
+    return f"{told}, expected a known one ({known}); convert or quantise the model to one of these"
 
 
 def _cut(cursor: Cursor, row: TensorInfo, missing: int) -> str:

@@ -3,8 +3,9 @@ end."""
 
 from __future__ import annotations
 
+import math
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -19,8 +20,10 @@ from .target import check_target, replacing
 from .tensors import MAX_DIMS, MAX_NAME
 
 VERSION = 3
+QUANTIZATION_VERSION = 2  # of the block formats, as ggml counts them
 _ARRAY = 9
 _ROOM = 1 << 20  # bytes of disk kept free beside the file
+_KIND_OF = {bool: "bool", int: "u32", float: "f32", str: "str"}
 
 
 class Field(NamedTuple):
@@ -52,10 +55,12 @@ class NewTensor:
     @property
     def nbytes(self) -> int:
         """Bytes of storage."""
-        rows = 1
-        for n in self.shape[:-1]:
-            rows *= n
-        return rows * self.dtype.row_bytes(self.shape[-1])
+        return stored_bytes(self.shape, self.dtype)
+
+
+def stored_bytes(shape: Sequence[int], kind: DType) -> int:
+    """Bytes of a tensor. Raises DTypeError for rows that are no whole blocks."""
+    return math.prod(shape[:-1]) * kind.row_bytes(shape[-1])
 
 
 def scalar(kind: str, value: int | float | bool | str) -> Field:
@@ -70,6 +75,33 @@ def array(kind: str, values: Sequence[Any]) -> Field:
     if kind == "str":
         return Field(kind, len(values), b"".join(map(_string, values)))
     return Field(kind, len(values), np.asarray(values, NUMPY[kind]).tobytes())
+
+
+def new_fields(values: Mapping[str, Any]) -> dict[str, Field]:
+    """Metadata from Python's values: bool, str, int as u32, float as f32, and lists of one of them,
+    ints as i32, an empty one as texts.
+
+    Raises GgufError, naming the key, for others and for a number beyond its type."""
+    return {key: _new_field(key, value) for key, value in values.items()}
+
+
+def _new_field(key: str, value: Any) -> Field:
+    listed = isinstance(value, list)
+    items = value if listed else [value]
+    types = {type(item) for item in items} or {str}
+    kind = _KIND_OF.get(types.pop()) if len(types) == 1 else None
+    if kind is None:
+        raise GgufError(
+            f"key {key!r} should be a bool, int, float or str, or a list of one of them, got "
+            f"{str(value)[:80]}"
+        )
+    if kind == "u32":
+        kind = "i32" if listed else kind
+        low, high = np.iinfo(NUMPY[kind]).min, np.iinfo(NUMPY[kind]).max
+        odd = next((n for n in items if not low <= n <= high), None)
+        if odd is not None:
+            raise GgufError(f"key {key!r} should be {low} to {high}, got {odd}")
+    return array(kind, items) if listed else scalar(kind, value)
 
 
 def fields_of(metadata: Metadata) -> dict[str, Field]:
@@ -91,10 +123,12 @@ def write_gguf(
     *,
     force: bool = False,
     progress: Callable[[int, int], None] | None = None,
+    check: Callable[[Path], None] | None = None,
 ) -> None:
     """Write a file. It appears under its name when it is whole; until then its bytes lie in a file
     beside it, which goes away when writing fails. progress: called with bytes of tensors written
-    and their total.
+    and their total; check: with the path of the whole file before it gets its name, and what this
+    raises leaves none.
 
     Raises RequestError for a path that cannot be written, a file that is there (unless `force`),
     and a disk without room; GgufError for tensors that a file cannot hold."""
@@ -104,21 +138,31 @@ def write_gguf(
     total = sum(tensor.nbytes for tensor in tensors)
     needed = len(head) + total + alignment * len(tensors) + _ROOM
     try:
-        with replacing(path, needed) as unfinished, open(unfinished, "wb") as file:
-            _put(file, [head], alignment)
-            done = 0
-            for tensor in tensors:
-                written = _put(file, tensor.pieces(), alignment)
-                if written != tensor.nbytes:
-                    raise GgufError(
-                        f"{path}: tensor {tensor.name!r} should have {tensor.nbytes} bytes, got "
-                        f"{written}"
-                    )
-                done += written
-                if progress:
-                    progress(done, total)
+        with replacing(path, needed) as unfinished:
+            with open(unfinished, "wb") as file:
+                _put(file, [head], alignment)
+                for done in _put_tensors(path, file, tensors, alignment):
+                    if progress:
+                        progress(done, total)
+            if check:
+                check(unfinished)
     except OSError as error:
         raise RequestError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+def _put_tensors(
+    path: Path, file: BinaryIO, tensors: Sequence[NewTensor], alignment: int
+) -> Iterator[int]:
+    """Write the tensors; after each one the bytes of those written so far."""
+    done = 0
+    for tensor in tensors:
+        written = _put(file, tensor.pieces(), alignment)
+        if written != tensor.nbytes:
+            raise GgufError(
+                f"{path}: tensor {tensor.name!r} should have {tensor.nbytes} bytes, got {written}"
+            )
+        done += written
+        yield done
 
 
 def _put(file: BinaryIO, pieces: Iterable[Any], alignment: int) -> int:

@@ -9,13 +9,15 @@ import os
 import struct
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 
 from ...graph.errors import GgufError, RequestError
 from ..gguf import GgufFile, open_gguf
+from ..gguf.reader import MAGIC
 
-_MAX_NAME = 4096
+_MAX_NAME, _MAX_ENTRIES = 4096, 1 << 20
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,8 @@ def load_importance(path: str | os.PathLike[str]) -> Importance:
     source = Path(path)
     try:
         with open(source, "rb") as file:
-            is_gguf = file.read(4) == b"GGUF"
-        found = _from_gguf(open_gguf(source)) if is_gguf else _Older(source).read()
+            is_gguf = file.read(len(MAGIC)) == MAGIC
+        found = _from_gguf(source) if is_gguf else _Older(source).read()
     except OSError as error:
         raise RequestError(f"{source}: cannot be read: {error.strerror or error}") from None
     for name, values in found.values.items():
@@ -59,7 +61,18 @@ def load_importance(path: str | os.PathLike[str]) -> Importance:
     return found
 
 
-def _from_gguf(file: GgufFile) -> Importance:
+def _from_gguf(path: Path) -> Importance:
+    with open_gguf(path) as file:
+        return Importance(
+            path,
+            _means(file),
+            file.get_str_array("imatrix.datasets", []),
+            file.get_u32("imatrix.chunk_count", 0),
+        )
+
+
+def _means(file: GgufFile) -> dict[str, np.ndarray]:
+    """The sums over their counts, by the names of the weights, f32 [matrices * columns]."""
     values = {}
     for name, sums in file.tensors.items():
         if not name.endswith(".in_sum2"):
@@ -82,17 +95,13 @@ def _from_gguf(file: GgufFile) -> Importance:
         raise RequestError(
             f"{file.path}: expected an importance matrix, got a GGUF file without .in_sum2 tensors"
         )
-    return Importance(
-        file.path,
-        values,
-        file.get_str_array("imatrix.datasets", []),
-        file.get_u32("imatrix.chunk_count", 0),
-    )
+    return values
 
 
 class _Older:
-    """The form before GGUF: number of entries; of each the name, the number of calls and the sums;
-    then the number of chunks and the name of the text."""
+    """The form before GGUF, i32 and f32 little-endian: the number of entries; of each the name,
+    the number of calls and the sums; then the number of chunks and the name of the text. `read`
+    raises RequestError for anything else."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -100,9 +109,10 @@ class _Older:
         self.pos = 0
 
     def read(self) -> Importance:
-        n = self._i32()
-        values = {}
-        for _ in range(n if 0 < n < 1 << 20 else self._fail("a number of entries")):
+        n, values = self._i32(), {}
+        if not 0 < n <= _MAX_ENTRIES:
+            self._fail("a number of entries")
+        for _ in range(n):
             name = self._text()
             calls, size = self._i32(), self._i32()
             if size < 1 or 4 * size > len(self.data) - self.pos:
@@ -131,7 +141,7 @@ class _Older:
         self.pos += length
         return raw.decode("utf-8", "replace")
 
-    def _fail(self, wanted: str) -> int:
+    def _fail(self, wanted: str) -> NoReturn:
         raise RequestError(
             f"{self.path}: expected {wanted} at byte {self.pos}; it is no importance matrix, or cut"
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ...graph.dtype import BY_NAME, DType, dtype
 from ...graph.errors import RequestError
-from ..gguf import GgufFile, GgufTensor
+from ..gguf import GgufFile, GgufTensor, stored_bytes
 from .mix import FALLBACK, Facts, Mix, Place
 
 # Matrices that stay as they are: small, and every error in them counts.
@@ -61,14 +61,6 @@ class Step:
     def nbytes(self) -> int:
         """Bytes in the new file."""
         return stored_bytes(self.tensor.shape, self.to)
-
-
-def stored_bytes(shape: Sequence[int], kind: DType) -> int:
-    """Bytes of a tensor."""
-    rows = 1
-    for n in shape[:-1]:
-        rows *= n
-    return rows * kind.row_bytes(shape[-1])
 
 
 def order(name: str) -> tuple[int, str]:

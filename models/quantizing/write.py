@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -10,13 +11,21 @@ import numpy as np
 
 from ...graph.dtype import DType
 from ...graph.errors import DTypeError, RequestError
-from ..gguf import Field, GgufFile, NewTensor, fields_of, scalar, write_gguf
+from ..gguf import (
+    QUANTIZATION_VERSION,
+    Field,
+    GgufFile,
+    GgufTensor,
+    NewTensor,
+    fields_of,
+    scalar,
+    write_gguf,
+)
 from .importance import Importance
 from .mix import Mix
 from .plan import Step
 
 _PIECE = 1 << 24  # bytes of the source at a time
-_QUANTIZATION_VERSION = 2  # of the block formats, as ggml counts them
 
 
 class Recode(Protocol):
@@ -50,7 +59,12 @@ def quantize(
     check_sources(file, steps, allow_requantize)
     check_importance(mix, steps, importance)
     tensors = [
-        NewTensor(step.tensor.name, step.tensor.shape, step.to, _pieces(step, recode, importance))
+        NewTensor(
+            step.tensor.name,
+            step.tensor.shape,
+            step.to,
+            partial(_pieces, step, recode, importance),
+        )
         for step in steps
     ]
     write_gguf(out, _fields(file, mix, importance), tensors, force=force, progress=progress)
@@ -80,36 +94,39 @@ def check_importance(mix: Mix, steps: Sequence[Step], importance: Importance | N
             )
 
 
-def _pieces(
-    step: Step, recode: Recode, importance: Importance | None
-) -> Callable[[], Iterator[np.ndarray]]:
-    def pieces() -> Iterator[np.ndarray]:
-        tensor = step.tensor
-        if tensor.dtype == step.to:
-            for at in range(0, tensor.data.size, _PIECE):
-                yield tensor.data[at : at + _PIECE]
-            return
-        n = tensor.shape[-1]
-        row = tensor.dtype.row_bytes(n)
-        rows = tensor.data.size // row if row else 0
-        weights = importance.of(tensor.name, tensor.shape) if importance else None
-        matrices = len(weights) if weights is not None else 1
-        each = rows // matrices
-        at_once = max(1, _PIECE // row) if row else 1
-        for matrix in range(matrices):
-            given = weights[matrix] if weights is not None else None
-            for first in range(matrix * each, (matrix + 1) * each, at_once):
-                last = min(first + at_once, (matrix + 1) * each)
-                raw = tensor.data[first * row : last * row]
-                try:
-                    yield recode(raw, tensor.dtype, step.to, n, given)
-                except DTypeError as error:
-                    raise DTypeError(
-                        f"{tensor.shard_path}: tensor {tensor.name!r}, rows from {first} on, to "
-                        f"{step.to.name}: {error}"
-                    ) from None
+def _pieces(step: Step, recode: Recode, importance: Importance | None) -> Iterator[np.ndarray]:
+    """The storage of a tensor in its new type."""
+    tensor = step.tensor
+    if tensor.dtype == step.to:
+        for at in range(0, tensor.data.size, _PIECE):
+            yield tensor.data[at : at + _PIECE]
+        return
+    n = tensor.shape[-1]
+    row = tensor.dtype.row_bytes(n)
+    for first, last, weights in _runs(tensor, row, importance):
+        try:
+            yield recode(tensor.data[first * row : last * row], tensor.dtype, step.to, n, weights)
+        except DTypeError as error:
+            raise DTypeError(
+                f"{tensor.shard_path}: tensor {tensor.name!r}, rows from {first} on, to "
+                f"{step.to.name}: {error}"
+            ) from None
 
-    return pieces
+
+def _runs(
+    tensor: GgufTensor, row: int, importance: Importance | None
+) -> Iterator[tuple[int, int, np.ndarray | None]]:
+    """Rows that are made at a time, first and behind the last, of `row` bytes each, with the
+    weights f32 [n] that they share: those of a matrix have the same."""
+    if not tensor.data.size:
+        return
+    found = importance.of(tensor.name, tensor.shape) if importance else None
+    weights: Sequence[np.ndarray | None] = [None] if found is None else list(found)
+    each, at_once = tensor.data.size // row // len(weights), max(1, _PIECE // row)
+    for matrix, given in enumerate(weights):
+        start, stop = matrix * each, (matrix + 1) * each
+        for first in range(start, stop, at_once):
+            yield first, min(first + at_once, stop), given
 
 
 def _fields(file: GgufFile, mix: Mix, importance: Importance | None) -> dict[str, Field]:
@@ -118,7 +135,7 @@ def _fields(file: GgufFile, mix: Mix, importance: Importance | None) -> dict[str
         for key, value in fields_of(file.metadata).items()
         if key not in ("split.no", "split.count", "split.tensors.count")
     }
-    fields["general.quantization_version"] = scalar("u32", _QUANTIZATION_VERSION)
+    fields["general.quantization_version"] = scalar("u32", QUANTIZATION_VERSION)
     fields["general.file_type"] = scalar("u32", mix.file_type)
     if importance is not None:
         fields["quantize.imatrix.file"] = scalar("str", importance.path.name)

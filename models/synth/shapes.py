@@ -5,7 +5,7 @@ architecture says. Source: the models' config.json files."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...graph.errors import RequestError
@@ -15,12 +15,22 @@ from ...graph.errors import RequestError
 class Shape:
     """A model's sizes: architecture, rows of its vocabulary, whether the head is the embedding, and
     keys without the architecture's prefix: int for u32, float for f32, lists of int for i32,
-    texts."""
+    bools, texts."""
 
     arch: str
     n_vocab: int
     tied: bool
     keys: dict[str, Any]
+
+    def shortened(self, blocks: int) -> Shape:
+        """The same with so many of the first blocks, or all of them where it has fewer."""
+        n = self.keys["block_count"]
+        lists = {key: value[:blocks] for key, value in self.keys.items() if _by_block(value, n)}
+        return replace(self, keys=self.keys | lists | {"block_count": min(n, blocks)})
+
+
+def _by_block(value: Any, n_block: int) -> bool:
+    return isinstance(value, list) and len(value) == n_block
 
 
 def _common(
@@ -107,6 +117,66 @@ def _tiny(arch: str, **more: Any) -> Shape:
     return Shape(arch, 4096, True, keys | {k.replace("__", "."): v for k, v in more.items()})
 
 
+def _attending(at: set[int], n_layer: int, n_kv: int) -> list[int]:
+    """Key-value heads by layer: none in those that do not attend."""
+    return [n_kv if i in at else 0 for i in range(n_layer)]
+
+
+def _mamba(heads: int, dim: int, state: int) -> dict[str, Any]:
+    """Heads, the size of one, and the values that it keeps of each."""
+    return {
+        "ssm.conv_kernel": 4,
+        "ssm.state_size": state,
+        "ssm.group_count": 1,
+        "ssm.time_step_rank": heads,
+        "ssm.inner_size": heads * dim,
+    }
+
+
+def _granite(
+    common: dict[str, Any], attends: set[int], mamba: dict[str, Any], scales: tuple[float, ...]
+) -> dict[str, Any]:
+    """scales: of embeddings, residuals, logits and scores."""
+    names = ("embedding_scale", "residual_scale", "logit_scale", "attention.scale")
+    kv = _attending(attends, common["block_count"], common["attention.head_count_kv"])
+    own = {"attention.head_count_kv": kv, "rope.scaling.finetuned": False}
+    return common | mamba | own | dict(zip(names, scales, strict=True))
+
+
+def _kimi(
+    common: dict[str, Any], attends: set[int], latent: int, nope: int, dim_v: int
+) -> dict[str, Any]:
+    """latent: elements of what keys and values are made of; nope, dim_v: those of a head's key,
+    what is beside the latent aside, and of its value. Queries and keys are not rotated."""
+    rot = common["rope.dimension_count"]
+    return common | {
+        "attention.head_count_kv": _attending(attends, common["block_count"], 1),
+        "attention.kv_lora_rank": latent,
+        "attention.key_length": latent + rot,
+        "attention.value_length": latent,
+        "attention.key_length_mla": nope + rot,
+        "attention.value_length_mla": dim_v,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+        "ssm.conv_kernel": 4,
+        "leading_dense_block_count": 1,
+        "expert_shared_count": 1,
+        "expert_gating_func": 2,
+    }
+
+
+def _lfm2(common: dict[str, Any], attends: set[int]) -> dict[str, Any]:
+    kv = _attending(attends, common["block_count"], common["attention.head_count_kv"])
+    own = {"attention.head_count_kv": kv, "attention.layer_norm_rms_epsilon": 1e-5}
+    return common | own | {"shortconv.l_cache": 3}
+
+
+_EVERY_FOURTH = {3, 7}  # of the eight layers of a tiny shape
+_TINY = _common(256, 8, 768, (4, 2, 64), 32768, 1e6)
+_GEMMA2 = {"attention.sliding_window": 4096, "attn_logit_softcapping": 50.0}
+_GEMMA2 |= {"final_logit_softcapping": 30.0}
+_GLM = {"expert_shared_count": 1, "leading_dense_block_count": 1, "expert_gating_func": 2}
+_QWEN3NEXT = _common(2048, 48, 5120, (16, 2, 256), 262144, 1e7) | _delta_net(16, 32, 128, 64)
+_KIMI_LAYERS = {*range(3, 24, 4), 26}
 _TINY_DELTA_NET = _delta_net(4, 8, 32, 16)
 _SHARED = "expert_shared_feed_forward_length"
 _QWEN35MOE = _common(2048, 40, 512, (16, 2, 256), 262144, 1e7) | _delta_net(16, 32, 128, 64)
@@ -141,6 +211,93 @@ SHAPES = {
     "llama-3-70b": _llama(8192, 80, 28672, (64, 8, 128)),
     "gpt-oss-20b": _gpt_oss(24, 32),
     "gpt-oss-120b": _gpt_oss(36, 128),
+    "qwen2-tiny": _tiny("qwen2"),
+    "qwen2.5-0.5b": Shape("qwen2", 151936, True, _common(896, 24, 4864, (14, 2, 64), 32768, 1e6)),
+    "qwen2.5-7b": Shape("qwen2", 152064, False, _common(3584, 28, 18944, (28, 4, 128), 32768, 1e6)),
+    "qwen3next-tiny": _tiny(
+        "qwen3next", **_TINY_DELTA_NET, **_experts(16, 4, 256), **{_SHARED: 256}
+    ),
+    "qwen3next-80b-a3b": Shape(
+        "qwen3next", 151936, False, _QWEN3NEXT | _experts(512, 10, 512) | {_SHARED: 512}
+    ),
+    "smollm3-tiny": _tiny("smollm3"),
+    "smollm3-3b": Shape(
+        "smollm3", 128256, True, _common(2048, 36, 11008, (16, 4, 128), 65536, 5e6)
+    ),
+    "phi3-tiny": _tiny("phi3"),
+    "phi3-mini-4k": Shape(
+        "phi3",
+        32064,
+        False,
+        _common(3072, 32, 8192, (32, 32, 96), 4096, 1e4) | {"attention.sliding_window": 2047},
+    ),
+    "glm4moe-tiny": _tiny("glm4moe", **_GLM, **_experts(16, 4, 256)),
+    "glm-4.5-air": Shape(
+        "glm4moe",
+        151552,
+        False,
+        _common(4096, 46, 10944, (96, 8, 128), 131072, 1e6)
+        | {"rope.dimension_count": 64, "attention.layer_norm_rms_epsilon": 1e-5}
+        | _GLM
+        | _experts(128, 8, 1408),
+    ),
+    "granitehybrid-tiny": Shape(
+        "granitehybrid",
+        4096,
+        True,
+        _granite(_TINY, _EVERY_FOURTH, _mamba(8, 32, 32), (3.0, 0.6, 1.5, 0.125)),
+    ),
+    "granite-4.0-h-micro": Shape(
+        "granitehybrid",
+        100352,
+        True,
+        _granite(
+            _common(2048, 40, 8192, (32, 8, 64), 131072, 1e4),
+            {5, 15, 25, 35},
+            _mamba(64, 64, 128),
+            (12.0, 0.22, 8.0, 0.015625),
+        ),
+    ),
+    "granite-4.0-h-tiny": Shape(
+        "granitehybrid",
+        100352,
+        True,
+        _granite(
+            _common(1536, 40, 512, (12, 4, 128), 131072, 1e4),
+            {5, 15, 25, 35},
+            _mamba(48, 64, 128),
+            (12.0, 0.22, 6.0, 0.0078125),
+        )
+        | _experts(64, 6, 512)
+        | {_SHARED: 1024},
+    ),
+    "kimi-linear-tiny": Shape(
+        "kimi-linear",
+        4096,
+        False,
+        _kimi(_TINY | {"rope.dimension_count": 16}, _EVERY_FOURTH, 48, 32, 32)
+        | {"kda.head_dim": 32}
+        | _experts(16, 4, 256),
+    ),
+    "kimi-linear-48b-a3b": Shape(
+        "kimi-linear",
+        163840,
+        False,
+        _kimi(_common(2304, 27, 9216, (32, 32, 64), 1048576, 1e4), _KIMI_LAYERS, 512, 128, 128)
+        | {"kda.head_dim": 128, "expert_weights_scale": 2.446}
+        | _experts(256, 8, 1024),
+    ),
+    "lfm2-tiny": Shape("lfm2", 4096, True, _lfm2(_TINY, _EVERY_FOURTH)),
+    "lfm2-1.2b": Shape(
+        "lfm2",
+        65536,
+        True,
+        _lfm2(_common(2048, 16, 8192, (32, 8, 64), 128000, 1e6), {2, 5, 8, 10, 12, 14}),
+    ),
+    "gemma2-tiny": _tiny("gemma2", **_GEMMA2 | {"attention.sliding_window": 256}),
+    "gemma2-2b": Shape(
+        "gemma2", 256000, True, _common(2304, 26, 9216, (8, 4, 256), 8192, 1e4) | _GEMMA2
+    ),
     "gemma3-tiny": _tiny("gemma3", attention__sliding_window=256),
     "gemma3-270m": _gemma3(640, 18, 2048, (4, 1, 256), 512),
     "gemma3-1b": _gemma3(1152, 26, 6912, (4, 1, 256), 512),

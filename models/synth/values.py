@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...graph.dtype import DType, dtype
+from ..gguf import stored_bytes
 from ..quantizing import Recode
 
 _BANK = 1 << 20  # values that blocks are taken from
@@ -29,7 +30,7 @@ class Banks:
         bank = self._bank(kind, std)
         rng = self.rng(name)
         width = bank.shape[1]
-        left = int(np.prod(shape[:-1], dtype=np.int64)) * kind.row_bytes(shape[-1])
+        left = stored_bytes(shape, kind)
         while left > 0:
             count = min(-(-left // width), _PIECE // width)
             raw = bank[rng.integers(0, len(bank), count)].reshape(-1)[:left]
@@ -74,7 +75,7 @@ def vector(name: str, n: int, rng: np.random.Generator) -> np.ndarray:
     return values.astype(np.float32)
 
 
-def router(shape: tuple[int, ...], kind: str, rng: np.random.Generator) -> np.ndarray:
+def router_rows(shape: tuple[int, ...], kind: str, rng: np.random.Generator) -> np.ndarray:
     """f32 [experts, n_embd]. even: all experts are chosen about as often. skewed: rows shrink by
     their rank, in random order, so that a few experts get most tokens."""
     rows = rng.standard_normal(shape) * float(shape[-1]) ** -0.5

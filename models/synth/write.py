@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from ...graph import TensorSpec
 from ...graph.dtype import DType, dtype
 from ...graph.errors import RequestError
-from ..architecture import Want, find_architecture
-from ..gguf import Field, NewTensor, array, fields_of, open_gguf, scalar, write_gguf
+from ..architecture import Architecture, Want, find_architecture
+from ..gguf import (
+    QUANTIZATION_VERSION,
+    Field,
+    GgufFile,
+    NewTensor,
+    fields_of,
+    new_fields,
+    open_gguf,
+    write_gguf,
+)
 from ..quantizing import Chooser, Mix, Recode, fit_rows, is_quantized, order
 from .shapes import Shape, find_shape
-from .values import Banks, router, size_of, vector
+from .values import Banks, router_rows, size_of, vector
 
 ROUTERS = ("even", "skewed")
+_COLUMNS = ("ssm_a", "ssm_d")  # vectors that are stored as [n, 1]
 # What a file may lack and real ones have.
 _TAKEN = ("nextn.shared_head_norm.weight",)
 
@@ -56,7 +69,7 @@ def synthesize(
         )
     banks = Banks(seed, recode)
     tensors = [
-        NewTensor(want.name, want.shape, kind, _pieces(want, kind, banks, router))
+        NewTensor(want.name, want.shape, kind, partial(_pieces, want, kind, banks, router))
         for want, kind in zip(wants, types, strict=True)
     ]
     write_gguf(out, fields, tensors, force=force, progress=progress)
@@ -69,44 +82,62 @@ def metadata(
     keys = dict(shape.keys)
     if mtp:
         keys |= {"block_count": keys["block_count"] + 1, "nextn_predict_layers": 1}
-    fields = {
-        "general.architecture": scalar("str", shape.arch),
-        "general.name": scalar("str", f"synthetic {name}"),
-        "general.file_type": scalar("u32", mix.file_type),
-        "general.quantization_version": scalar("u32", 2),
+    values = {
+        "general.architecture": shape.arch,
+        "general.name": f"synthetic {name}",
+        "general.file_type": mix.file_type,
+        "general.quantization_version": QUANTIZATION_VERSION,
+        **{f"{shape.arch}.{key}": value for key, value in keys.items()},
     }
-    fields |= {f"{shape.arch}.{key}": _field(value) for key, value in keys.items()}
     if vocab is None:
-        fields["tokenizer.ggml.model"] = scalar("str", "none")
-        fields[f"{shape.arch}.vocab_size"] = scalar("u32", shape.n_vocab)
-        return fields, shape
+        values |= {"tokenizer.ggml.model": "none", f"{shape.arch}.vocab_size": shape.n_vocab}
+        return new_fields(values), shape
     with open_gguf(vocab) as file:
         given = fields_of(file.metadata)
         n_vocab = len(file.get_str_array("tokenizer.ggml.tokens"))
-    fields |= {key: value for key, value in given.items() if key.startswith("tokenizer.")}
-    return fields, replace(shape, n_vocab=n_vocab)
-
-
-def _field(value: Any) -> Field:
-    if isinstance(value, list):
-        return array("i32", value)
-    if isinstance(value, str):
-        return scalar("str", value)
-    return scalar("f32" if isinstance(value, float) else "u32", value)
+    words = {key: value for key, value in given.items() if key.startswith("tokenizer.")}
+    return new_fields(values) | words, replace(shape, n_vocab=n_vocab)
 
 
 def tensors_of(fields: dict[str, Field], shape: Shape, mix: Mix) -> tuple[list[Want], list[DType]]:
     """What the architecture wants of a file with this metadata, in order, and the types."""
+    with _opened(fields) as file:
+        return _tensors(find_architecture(file)(file, shape.n_vocab), file, shape, mix)
+
+
+def outline(
+    shape: Shape, mix: Mix, mtp: bool = False
+) -> tuple[Architecture, dict[str, TensorSpec]]:
+    """The architecture of a shape, and the specs of the tensors that its file would have.
+
+    mtp: with a block that predicts further tokens. Raises ModelError for an architecture that is
+    not there."""
+    fields, shape = metadata("outline", shape, mix, mtp, None)
+    with _opened(fields) as file:
+        architecture = find_architecture(file)(file, shape.n_vocab)
+        wants, types = _tensors(architecture, file, shape, mix)
+    specs = (TensorSpec(want.shape, kind) for want, kind in zip(wants, types, strict=True))
+    return architecture, dict(zip((want.name for want in wants), specs, strict=True))
+
+
+@contextmanager
+def _opened(fields: dict[str, Field]) -> Iterator[GgufFile]:
+    """A file of this metadata and no tensors."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "metadata.gguf"
         write_gguf(path, fields, [])
         with open_gguf(path) as file:
-            architecture = find_architecture(file)(file, shape.n_vocab)
-            wants = sorted(
-                (w for w in architecture.wants() if _taken(w, shape)), key=lambda w: order(w.name)
-            )
-            chooser = Chooser(file, mix, [want.name for want in wants], importance=False)
-            return wants, [_type(want, chooser) for want in wants]
+            yield file
+
+
+def _tensors(
+    architecture: Architecture, file: GgufFile, shape: Shape, mix: Mix
+) -> tuple[list[Want], list[DType]]:
+    wants = sorted(
+        (w for w in architecture.wants() if _taken(w, shape)), key=lambda w: order(w.name)
+    )
+    chooser = Chooser(file, mix, [want.name for want in wants], importance=False)
+    return wants, [_type(want, chooser) for want in wants]
 
 
 def _taken(want: Want, shape: Shape) -> bool:
@@ -120,16 +151,12 @@ def _type(want: Want, chooser: Chooser) -> DType:
     return dtype(fit_rows(chooser.choose(want.name, want.shape), want.shape[-1]))
 
 
-def _pieces(
-    want: Want, kind: DType, banks: Banks, routing: str
-) -> Callable[[], Iterator[bytes | np.ndarray]]:
-    def pieces() -> Iterator[bytes | np.ndarray]:
-        name, shape = want.name, want.shape
-        if len(shape) == 1:
-            yield vector(name, shape[0], banks.rng(name))
-        elif name.endswith("ffn_gate_inp.weight"):
-            yield router(shape, routing, banks.rng(name))
-        else:
-            yield from banks.pieces(name, shape, kind, size_of(name, shape))
-
-    return pieces
+def _pieces(want: Want, kind: DType, banks: Banks, router: str) -> Iterator[bytes | np.ndarray]:
+    """The storage of a tensor."""
+    name, shape = want.name, want.shape
+    if len(shape) == 1 or name.endswith(_COLUMNS):
+        yield vector(name, math.prod(shape), banks.rng(name))
+    elif name.endswith("ffn_gate_inp.weight"):
+        yield router_rows(shape, router, banks.rng(name))
+    else:
+        yield from banks.pieces(name, shape, kind, size_of(name, shape))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
+from typing import NamedTuple, cast
 
 from ...graph.errors import TokenizerError
 from .base import Tokenizer
@@ -14,19 +14,40 @@ from .stream import StreamDecoder
 from .vocab import Metadata, TokenType, scalar
 from .wpm import WpmTokenizer
 
-__all__ = ["StreamDecoder", "TokenType", "Tokenizer", "load_tokenizer"]
+__all__ = ["KINDS", "REFUSED", "Kind", "StreamDecoder", "TokenType", "Tokenizer"]
+__all__ += ["load_tokenizer"]
 
-_KINDS: dict[str, Callable[[Metadata, str, bool], Tokenizer]] = {
-    "gpt2": load_bpe,
-    "gemma4": load_bpe,
-    "llama": lambda metadata, source, normalize: SpmTokenizer(metadata, source),
-    "bert": lambda metadata, source, normalize: WpmTokenizer(metadata, source),
-    "none": lambda metadata, source, normalize: NoTokenizer(metadata, source),
-    "no_vocab": lambda metadata, source, normalize: NoTokenizer(metadata, source),
+
+class Kind(NamedTuple):
+    """A value of `tokenizer.ggml.model`: what it is, and what makes a tokenizer of metadata, the
+    source's name and whether to normalise."""
+
+    what: str
+    load: Callable[[Metadata, str, bool], Tokenizer]
+
+
+_NONE = Kind("token ids only", lambda metadata, source, normalize: NoTokenizer(metadata, source))
+KINDS: dict[str, Kind] = {
+    "gpt2": Kind("byte-level BPE; `tokenizer.ggml.pre` names how texts are cut", load_bpe),
+    "gemma4": Kind(
+        "BPE over characters, with U+2581 for the space and byte tokens for what the vocabulary "
+        "lacks",
+        load_bpe,
+    ),
+    "llama": Kind(
+        "SentencePiece BPE, merges by score",
+        lambda metadata, source, normalize: SpmTokenizer(metadata, source),
+    ),
+    "bert": Kind(
+        "WordPiece: words in the longest pieces; `decode` gives the words back, and not the text",
+        lambda metadata, source, normalize: WpmTokenizer(metadata, source),
+    ),
+    "none": _NONE,
+    "no_vocab": _NONE,
 }
 
 # Kinds in use for which there is no implementation, and what they are.
-_REFUSED = {
+REFUSED = {
     "t5": "Unigram vocabularies (T5) need a search by score",
     "rwkv": "RWKV vocabularies hold bytes that are no text, and are matched greedily",
     "plamo2": "PLaMo-2 vocabularies need a search over suffixes by score",
@@ -48,16 +69,16 @@ def load_tokenizer(metadata: Metadata, source: str, normalize: bool = True) -> T
     name = cast("str | None", scalar(metadata, key, str, source))
     if name is None:
         raise TokenizerError(
-            f"{source}: {key} is missing, expected one of {', '.join(_KINDS)}; "
+            f"{source}: {key} is missing, expected one of {', '.join(KINDS)}; "
             "convert the model again with its tokenizer"
         )
-    if name in _REFUSED:
+    if name in REFUSED:
         raise TokenizerError(
-            f"{source}: {key}: tokenizer {name!r} is not supported: {_REFUSED[name]}; "
-            f"take a model with one of {', '.join(_KINDS)}"
+            f"{source}: {key}: tokenizer {name!r} is not supported: {REFUSED[name]}; "
+            f"take a model with one of {', '.join(KINDS)}"
         )
-    if name not in _KINDS:
+    if name not in KINDS:
         raise TokenizerError(
-            f"{source}: {key}: unknown tokenizer {name!r}; known are {', '.join(_KINDS)}"
+            f"{source}: {key}: unknown tokenizer {name!r}; known are {', '.join(KINDS)}"
         )
-    return _KINDS[name](metadata, source, normalize)
+    return KINDS[name].load(metadata, source, normalize)

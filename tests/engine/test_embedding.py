@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import riverrun as rr
-from cli import DEVICE, run_cli
+from cli import DEVICE, feed, run_cli
 from demo import PROMPTS, demo
 from engine_rig import LONG
 from paths import DEMO
@@ -194,7 +193,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
 def test_the_command_shows_rows_and_reads_what_is_piped_in(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"import os\nx\n")))
+    feed(monkeypatch, b"import os\nx\n")
     outcome = run_cli(capsys, *BASE, "--pooling", "none", "--raw")
     groups = [group.splitlines() for group in outcome.out.strip().split("\n\n")]
     want = demo().embed(["import os", "x"], pooling="none", normalize=False)

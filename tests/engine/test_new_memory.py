@@ -26,6 +26,7 @@ import sys
 from pathlib import Path
 import numpy as np
 import riverrun as rr
+from riverrun.engine.offload import Offload, state_bytes
 from tiny_models import VARIANTS
 
 folder = Path(sys.argv[1])
@@ -44,6 +45,8 @@ def decoded(session, tokens):
 
 want = {name: alone(origin, tokens) for name, tokens in (("a", a), ("b", b))}
 assert (alone(plain, a)[1:] != want["a"][1:]).any()
+whole = origin.plan_session(64).states
+assert state_bytes(origin.source, Offload(n_ctx=64)) == {n: s.nbytes for n, s in whole.items()}
 session = origin.session(64, n_seqs=3)
 assert session.plan.states.keys() - plain.session(64).plan.states.keys() == {"origin"}
 both = session.evaluate([(0, a[:4]), (1, b[:4])], want="all").logits

@@ -14,7 +14,7 @@ from paths import ROOT
 PACKAGES = ("api", "graph", "ops", "backends", "models", "engine", "speculative", "server")
 PACKAGES += ("bench", "tools")
 # Where a distribution's name is not that of its module.
-MODULES = {"ik-llama-cpp-python": "ik_llama_cpp"}
+MODULES = {"ik-llama-cpp-python": "ik_llama_cpp", "protobuf": "google"}
 # What a user has for other reasons, and riverrun uses where it is there.
 OPTIONAL = {"cupy"}
 # Read by type checkers alone, which bring it along.

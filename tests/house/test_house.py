@@ -19,7 +19,7 @@ from riverrun.graph import OPS
 from riverrun.graph.case import op_cases
 from riverrun.tools.gen_stub import STUB, generate
 
-IR = ("graph.dtype", "graph.codec", "graph.errors")
+IR = ("graph.dtype", "graph.codec", "graph.errors", "graph.unread_types")
 EVERYTHING = ("graph", "ops", "backends", "models", "engine", "speculative", "bench")
 
 
@@ -43,9 +43,9 @@ IMPORTS = {
     "backends/cuda_memory.py": May(("graph", "ops", "backends", "_cuda"), ("numpy",)),
     "backends/plugin.py": May(("graph", "backends"), ("cffi",)),
     "models": May(("graph", "ops"), ("numpy", "jinja2")),
-    "models/convert": May(("graph.errors", "models"), ("numpy", "gguf", "sentencepiece")),
+    "models/convert": May((*IR, "models"), ("numpy", "sentencepiece", "google")),
     "models/hub.py": May(("graph",), ("huggingface_hub",)),
-    "models/gguf": May(IR, ("numpy", "gguf")),
+    "models/gguf": May(IR, ("numpy",)),
     "models/quant": May(IR, ("numpy",)),
     "models/tokenizer": May(IR, ("numpy", "tokenizers", "sentencepiece")),
     "engine": May(("graph", "backends", "models"), ("numpy", "jinja2", "typing_extensions")),

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import riverrun as rr
 from numpy_models import logits as oracle
+from oracles import cases_of
 from riverrun.models.step import Capacity, StepShape
 from tiny_models import N_VOCAB, VARIANTS, WINDOW, TinyModel
 
@@ -77,7 +78,7 @@ def check(got: np.ndarray, want: np.ndarray, limit: float) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 40])
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", cases_of(__file__))
 @pytest.mark.parametrize("device", DEVICES)
 def test_every_row(load: Load, device: str, variant: str, n: int) -> None:
     got = evaluate(session(load(variant, device)), prompt(40)[:n])

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from chat_cases import CHATS, OPTIONS, SPECIALS, TEMPLATES, TOOLS, assistant, user
 from demo import demo
+from oracles import TRANSFORMERS
 from riverrun.errors import RequestError, TemplateError
 from riverrun.models.chat import ChatTemplate, ChatTemplates
 
@@ -30,7 +31,7 @@ def rendered(template: str, chat: Any, **options: Any) -> str:
 def peer() -> Any:
     """transformers' tokenizer with these special tokens."""
     reason = "needs transformers: pip install 'riverrun[transformers]'"
-    transformers = pytest.importorskip("transformers", minversion="5.17", reason=reason)
+    transformers = pytest.importorskip("transformers", minversion=TRANSFORMERS, reason=reason)
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
 

@@ -18,6 +18,7 @@ from riverrun.models.convert.arch.gptoss import Blocks
 from riverrun.models.convert.checkpoint import Checkpoint
 from riverrun.models.convert.config import Config
 from riverrun.models.convert.family import FAMILIES, find_family
+from riverrun.models.convert.size_label import size_label
 from riverrun.models.gguf import open_gguf
 from riverrun.tools.main import main
 from safetensors_bytes import write_safetensors
@@ -151,6 +152,37 @@ def test_matrices_that_do_not_divide_into_blocks_are_f16(tmp_path: Path) -> None
     file = open_gguf(convert(folder, tmp_path / "x.gguf", "q8_0", tokenizer=False))
     assert file.tensors["blk.0.ffn_down.weight"].dtype.name == "f16"
     assert file.tensors["blk.0.ffn_up.weight"].dtype.name == "q8_0"
+
+
+@pytest.mark.parametrize(
+    ("outtype", "value", "words"),
+    [("f16", 1e6, "overflow"), ("q8_0", np.nan, "must be finite"), ("q8_0", 1e8, "must fit f16")],
+)
+def test_values_beyond_the_type_are_refused(
+    tmp_path: Path, outtype: str, value: float, words: str
+) -> None:
+    """An infinity in their place would make every logit one that is no number."""
+    held, name = tensors(), "model.layers.1.mlp.up_proj.weight"
+    held[name][3, 5] = value
+    out = tmp_path / "x.gguf"
+    said = message(checkpoint(tmp_path / "c", held), out, outtype=outtype)
+    assert name in said and words in said and f"does not fit {outtype}" in said
+    assert "choose another --outtype" in said
+
+
+@pytest.mark.parametrize(
+    ("shapes", "label"),
+    [
+        ({"a.weight": (1000, 1300), "b": (7,)}, "1.3M"),
+        ({"a.weight": (4000, 3200)}, "13M"),
+        ({"a.weight": (70000, 100000)}, "7.0B"),
+        ({"a.weight": (20, 20)}, "0.40K"),
+        # One of eight experts has 3 * 10**6, all else 4 * 10**6.
+        ({"ffn_up_exps.weight": (8, 3000, 1000), "a.weight": (4000, 1000)}, "8x7.0M"),
+    ],
+)
+def test_labels_of_sizes(shapes: dict[str, tuple[int, ...]], label: str) -> None:
+    assert size_label(shapes) == label
 
 
 def without(name: str) -> dict[str, np.ndarray]:

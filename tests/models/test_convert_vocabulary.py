@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 from riverrun.graph.errors import ModelError
 from riverrun.models.convert.config import Config
+from riverrun.models.convert.pre_names import NAMES, OTHERS
 from riverrun.models.convert.specials import sampling_keys
 from riverrun.models.convert.vocabulary import vocabulary_keys
 from riverrun.models.tokenizer import load_tokenizer
+from riverrun.models.tokenizer.pretokenizers import PRETOKENIZERS
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Engine
@@ -21,6 +23,7 @@ QWEN2 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+NFC = normalizers.NFC()
 WORDS = ["the", "other", "rather", "gathers", "weather", "whether", "together", "leather"]
 WORDS += ["feather", "bother", "12", "345"]
 TEXTS = ["the weather, whether", "  other  leathers\n\n 12345!", "гather ü 🙂 the", ""]
@@ -38,10 +41,16 @@ def cut(pattern: str) -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Sequence([split, level])
 
 
-def byte_level(folder: Path, pattern: str = QWEN2) -> Engine:
+def byte_level(
+    folder: Path,
+    pattern: str = QWEN2,
+    normalizer: normalizers.Normalizer | None = NFC,
+) -> Engine:
     """A tokenizer.json of byte-level BPE with tokens added behind the trained ones."""
     made = Engine(models.BPE())
     made.pre_tokenizer = cut(pattern)
+    if normalizer is not None:
+        made.normalizer = normalizer
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     made.train_from_iterator(
         corpus(),
@@ -75,6 +84,38 @@ def test_byte_level(tmp_path: Path) -> None:
     ours = load_tokenizer(found, "x")
     for text in [*TEXTS, *corpus()[:5], "the<tool> weather<|im_end|>"]:
         assert ours.encode(text, add_special=False, parse_special=True) == made.encode(text).ids
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "name"),
+    [(NFC, "qwen2"), (normalizers.Sequence([NFC]), "qwen2"), (None, "hunyuan")],
+    ids=["NFC", "sequence", "none"],
+)
+def test_texts_are_normalised_as_the_file_says(
+    tmp_path: Path, normalizer: normalizers.Normalizer | None, name: str
+) -> None:
+    """Accents of their own, which the normal form puts into the letters before them."""
+    made = byte_level(tmp_path, normalizer=normalizer)
+    found = keys(tmp_path, made.get_vocab_size())
+    assert found["tokenizer.ggml.pre"] == name
+    ours = load_tokenizer(found, "x")
+    for text in ("the weathe\u0301r", "e\u0301 u\u0308\u0301", "\u212b"):
+        assert ours.encode(text, add_special=False) == made.encode(text).ids
+
+
+def test_normal_forms_without_a_name_are_quoted(tmp_path: Path) -> None:
+    both = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    size = byte_level(tmp_path, normalizer=both).get_vocab_size()
+    with pytest.raises(ModelError, match=r"normalised by NFKC, Lowercase and cut by .* --pre"):
+        keys(tmp_path, size)
+
+
+def test_names_mean_what_they_are_found_by() -> None:
+    for (form, _), name in NAMES.items():
+        assert PRETOKENIZERS[name].normalizer == form, name
+    for (name, _), other in OTHERS.items():
+        assert PRETOKENIZERS[other].normalizer == PRETOKENIZERS[name].normalizer, other
+        assert PRETOKENIZERS[other].patterns == PRETOKENIZERS[name].patterns, other
 
 
 def test_special_ids_and_templates(tmp_path: Path) -> None:
@@ -143,8 +184,10 @@ def test_sentencepiece(tmp_path: Path) -> None:
         assert ours.encode(text, add_special=False) == peer.encode(text)
 
 
-def test_characters_with_bytes_from_json(tmp_path: Path) -> None:
-    """As Llama 2's tokenizer.json: scores follow from the merges' order."""
+@pytest.mark.parametrize("tab", ["<0x09>", "\t"])
+def test_characters_with_bytes_from_json(tmp_path: Path, tab: str) -> None:
+    """As Llama 2's tokenizer.json: scores follow from the merges' order. Gemma's have a tab in the
+    place of its byte, without which no byte would be used."""
     made = Engine(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
     made.normalizer = normalizers.Sequence(
         [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
@@ -157,12 +200,14 @@ def test_characters_with_bytes_from_json(tmp_path: Path) -> None:
     made.save(str(path))
     described = json.loads(path.read_text())
     described["added_tokens"] = described["added_tokens"][:3]
+    vocab = described["model"]["vocab"]
+    described["model"]["vocab"] = {tab if t == "<0x09>" else t: n for t, n in vocab.items()}
     path.write_text(json.dumps(described))
     found = keys(tmp_path, made.get_vocab_size())
     assert found["tokenizer.ggml.model"] == "llama"
     assert found["tokenizer.ggml.add_space_prefix"] is True
     ours, peer = load_tokenizer(found, "x"), Engine.from_file(str(path))
-    for text in [*TEXTS[:3], *corpus()[:5]]:
+    for text in [*TEXTS[:3], "the\tü", *corpus()[:5]]:
         assert ours.encode(text, add_special=False) == peer.encode(text).ids
 
 

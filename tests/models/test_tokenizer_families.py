@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 
 import pytest
-from paths import ROOT
+from pretokenizer_sources import GPT2, SOURCES, isolated
 from regex_steps import Steps
 from riverrun.graph.errors import TokenizerError
 from riverrun.models.tokenizer import Tokenizer, load_tokenizer
@@ -19,90 +18,10 @@ from tokenizer_json import metadata_of
 from tokenizer_texts import TEXTS
 from tokenizers import Regex, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Engine
-from tokenizers.pre_tokenizers import ByteLevel, Digits, Split
+from tokenizers.pre_tokenizers import ByteLevel, Split
 from tokenizers.pre_tokenizers import PreTokenizer as Step
 
 BYTE_LEVEL = [family for family in FAMILIES if not family.spaced]
-ENDINGS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-BLANK = r"\s*[\r\n]+|\s+(?!\S)|\s+"
-UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-LETTERS = r"[^\r\n\p{L}\p{N}]?"
-MARKS = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
-O200K = (
-    rf"{LETTERS}{UPPER}*{LOWER}+{ENDINGS}?|{LETTERS}{UPPER}+{LOWER}*{ENDINGS}?"
-    rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{BLANK}"
-)
-
-
-def isolated(pattern: str) -> Step:
-    return Split(Regex(pattern), "isolated")
-
-
-GPT2 = ByteLevel(add_prefix_space=False, use_regex=True)
-# What the models' own files and libraries say, independently of the table. Where the table has an
-# expression that takes fewer steps, here is the one that it stands for.
-SOURCES: dict[str, list[Step]] = {
-    "gpt-2": [GPT2],
-    "smollm": [Digits(individual_digits=True), GPT2],
-    "command-r": [Digits(individual_digits=True), GPT2],
-    "bloom": [isolated(" ?[^(\\s|.,!?…。，、।۔،)]+")],
-    "falcon": [isolated(r"[\p{P}\$\+<=>\^~\|`]+"), GPT2, isolated("[0-9][0-9][0-9]")],
-    "llama-bpe": [
-        isolated(rf"{ENDINGS}|{LETTERS}\p{{L}}+|\p{{N}}{{1,3}}|{MARKS}|{BLANK}"),
-    ],
-    "dbrx": [
-        Split(
-            Regex(rf"{ENDINGS}|{LETTERS}\p{{L}}+|\p{{N}}{{1,3}}|{MARKS}|{BLANK}"),
-            "removed",
-            invert=True,
-        )
-    ],
-    "qwen2": [isolated(rf"{ENDINGS}|{LETTERS}\p{{L}}+|\p{{N}}|{MARKS}|{BLANK}")],
-    "qwen35": [
-        isolated(
-            rf"{ENDINGS}|{LETTERS}[\p{{L}}\p{{M}}]+|\p{{N}}"
-            rf"| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{BLANK}"
-        )
-    ],
-    "bailingmoe": [
-        isolated(
-            r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}"
-            r"| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
-        )
-    ],
-    "jais-2": [
-        isolated(
-            rf"{ENDINGS}|{LETTERS}\p{{L}}+|\p{{N}}{{1,3}}|{MARKS}|\s*[\r\n]+|"
-            + "|".join(rf"\s{{{2**n}}}(?!\S)" for n in range(9, 1, -1))
-            + r"|\s{1,2}(?!\S)|\s{1}"
-        )
-    ],
-    "superbpe": [
-        isolated(r"\p{N}+"),
-        isolated(r"(?=(\d{3})+(?!\d))"),
-    ],
-    "gpt-4o": [isolated(O200K)],
-    "tiny_aya": [isolated(r"\d{1,3}(?=(?:\d{3})*\b)"), isolated(O200K)],
-    "tekken": [isolated(O200K.replace(f"{ENDINGS}?", "").replace(r"\p{N}{1,3}", r"\p{N}"))],
-    "kimi-k2": [
-        isolated(
-            r"[\p{Han}]+|"
-            + O200K.replace(r"\p{M}]", r"\p{M}&&[^\p{Han}]]").replace(r"[\r\n/]*", r"[\r\n]*")
-        )
-    ],
-    "deepseek-v3": [
-        isolated(r"\p{N}{1,3}"),
-        isolated("[一-龥\u3040-ゟ゠-ヿ]+"),
-        isolated(
-            r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"""
-            r"|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|" + BLANK
-        ),
-    ],
-    "deepseek-llm": [
-        *map(isolated, next(f for f in FAMILIES if "deepseek-llm" in f.names).patterns[:3]),
-        *map(isolated, (r"\s+$", "[一-龥\u0800-一가-\ud7ff]+", r"\p{N}+")),
-    ],
-}
 NFC = ("qwen2", "qwen35", "command-r", "tiny_aya")
 
 
@@ -213,7 +132,7 @@ def test_steps_grow_with_the_length_of_a_run(deep: None, pattern: str) -> None:
         pytest.skip("the parser of this Python has no possessive repeats")
     for char in CHARS:
         for tail in TAILS:
-            few, many = (steps_of(pattern, char * n + tail) for n in (40, 160))
+            few, many = (steps_of(pattern, char * n + tail) for n in (16, 64))
             assert many < 5 * few, (char, tail)
 
 
@@ -229,7 +148,7 @@ def test_steps_of_a_cascade_of_blanks() -> None:
 )
 def test_steps_that_grow_faster_are_seen(deep: None, pattern: str) -> None:
     char = {"\\s": " ", "(a": "a"}.get(pattern[:2], "1")
-    few, many = (steps_of(pattern, char * n + "z") for n in (40, 160))
+    few, many = (steps_of(pattern, char * n + "z") for n in (16, 64))
     assert many > 8 * few
 
 
@@ -251,16 +170,3 @@ def test_a_megabyte_of_one_character(family: PreTokenizer) -> None:
     for char in ("A", " ", "1", "中", "\u0301"):
         text = char * (1_000_000 // len(char.encode())) + "a"
         assert tokenizer.decode(tokenizer.encode(text)) == text
-
-
-def test_the_page_has_a_line_for_each_name() -> None:
-    page = (ROOT / "docs" / "tokenizers.md").read_text(encoding="utf-8")
-    listed = re.findall(
-        r"^\| `([^`]+)` \| [^|]+ \| ([A-Z]*)[^|]* \| ([^|]*) \| [^|]+ \|$", page, re.M
-    )
-    assert [name for name, _, _ in listed] == [name for f in FAMILIES for name in f.names]
-    for name, form, flags in listed:
-        family = PRETOKENIZERS[name]
-        assert form == family.normalizer
-        said = [word in flags for word in ("BOS", "whole pieces", "clean-up")]
-        assert said == [family.add_bos, family.ignore_merges, family.clean_spaces]

@@ -1,7 +1,7 @@
 """Ids of real vocabularies against those of Hugging Face's `tokenizers` from the same file.
 
-RIVERRUN_TOKENIZERS names a folder with a folder for each vocabulary, called as below, which holds
-its tokenizer.json and tokenizer_config.json (or a folder `models` with both)."""
+RIVERRUN_TOKENIZERS names a folder with a folder for each vocabulary, called as in oracles.py, which
+holds its tokenizer.json and tokenizer_config.json (or a folder `models` with both)."""
 
 from __future__ import annotations
 
@@ -11,22 +11,15 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from oracles import MERGED, VOCABULARIES
 from riverrun.models.tokenizer import Tokenizer, load_tokenizer
 from tokenizer_json import metadata_of, read_json
 from tokenizer_texts import TEXTS
 from tokenizers import Tokenizer as Engine
 
 FOLDER = "RIVERRUN_TOKENIZERS"
-# What a converter calls the pre-tokenizer; "llama": SentencePiece; "gemma4": the same with merges.
-VOCABULARIES = {
-    **{"gpt2": "gpt-2", "text_davinci003": "gpt-2", "gpt35turbo": "dbrx", "gpt4o": "gpt-4o"},
-    **{"gptoss": "gpt-4o", "llama3": "llama-bpe", "llama3_1": "llama-bpe", "qwen1_5": "qwen2"},
-    **{"qwen2_5": "qwen2", "qwen3": "qwen2", "deepseek_v3": "deepseek-v3"},
-    **{"mistral_nemo": "tekken", "command_r_plus": "command-r", "llama2": "llama"},
-    **{"gemma": "llama", "gemma2": "llama", "gemma3": "llama", "yi": "llama"},
-    **{"internlm2": "llama", "baichuan2": "llama", "chatglm3": "llama"},
-}
-PAIRS = [*VOCABULARIES.items(), ("gemma2", "gemma4"), ("gemma3", "gemma4"), ("yi", "gemma4")]
+PAIRS = [(name, kind.pre) for name, kind in VOCABULARIES.items()]
+PAIRS += [(name, "gemma4") for name in MERGED]
 
 
 def folder_of(name: str) -> Path:
@@ -83,7 +76,7 @@ ENDS = {
 
 @pytest.mark.parametrize("name", ENDS)
 def test_ends_of_generation(name: str) -> None:
-    tokenizer, _ = both(name, VOCABULARIES[name])
+    tokenizer, _ = both(name, VOCABULARIES[name].pre)
     texts = {tokenizer.token_text(token) for token in tokenizer.eog_ids}
     assert {text for text in ENDS[name].split()} <= texts
     assert "</s>" not in texts or name in ("llama2", "mistral_nemo")

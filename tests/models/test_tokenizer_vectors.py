@@ -6,12 +6,12 @@ import json
 from functools import cache
 
 import pytest
+from oracles import VECTORS
 from paths import DATA, DEMO, shared
 from riverrun.models.gguf import open_gguf
 from riverrun.models.tokenizer import Tokenizer, load_tokenizer
 
 SEPARATOR = "\n__ggml_vocab_test__\n"
-CASES = {"qwen35": 50, "qwen2": 46, "llama-bpe": 46, "gpt-2": 46, "llama-spm": 46, "phi-3": 46}
 
 
 @cache
@@ -21,13 +21,13 @@ def load(path: str) -> Tokenizer:
         return load_tokenizer(file.metadata, path, normalize=False)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", VECTORS)
 def test_shared_vectors(name: str) -> None:
     path = shared("vocab", f"ggml-vocab-{name}.gguf")
     texts = path.with_suffix(".gguf.inp").read_bytes().decode().split(SEPARATOR)
     lines = path.with_suffix(".gguf.out").read_bytes().decode().split("\n")
     texts = texts[:-1] if texts[-1] == "" else texts
-    assert len(texts) == CASES[name]
+    assert len(texts) == VECTORS[name][0]
     tokenizer = load(str(path))
     for text, line in zip(texts, lines, strict=False):
         ids = [int(number) for number in line.split()]

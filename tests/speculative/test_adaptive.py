@@ -30,6 +30,18 @@ def test_never_slower_than_plain_by_a_twentieth(most: int, text: list[Phase]) ->
         assert decode(world, text, most, seed).seconds <= ALLOWED * N, (world, seed)
 
 
+@pytest.mark.parametrize("beside", [0.2, 0.5, 1.0])
+def test_what_rounds_take_beside_their_passes_counts(beside: float) -> None:
+    """Small models: choosing on the host may take as long as a pass."""
+    for text, draft, seed in product(TEXTS, (0.002, 0.5), range(3)):
+        world = World(draft, 0.06, beside)
+        assert decode(world, text, 3, seed).seconds <= ALLOWED * N, (text, world, seed)
+    good, dear = [(N, 0.9)], World(0.3, 0.3, beside)
+    drafted = decode(dear, good, 3, 0).lengths
+    paying = dear.best(3, good) < N / 1.1
+    assert (sum(map(bool, drafted)) > 100) == paying
+
+
 def check_gain(most: int, seeds: int, least_share: float) -> None:
     """Where a fixed length gains more than a tenth, most of that gain is had."""
     checked = 0
@@ -199,3 +211,64 @@ def test_times_of_sizes_that_were_not_seen() -> None:
     assert times.of(8) < 5
     times.note(8, 100.0)
     assert times.of(8) == 100.0
+
+
+def test_what_rounds_take_beside_passes() -> None:
+    times = Times()
+    times.note_beside(True, 0.5)
+    assert times.beside == 0.0
+    times.note_beside(False, 0.1)
+    assert times.beside == pytest.approx(0.4)
+    for _ in range(3):
+        times.note_beside(True, 50.0)
+    assert times.beside < 8
+    times.note_beside(True, 0.1)
+    times.note_beside(False, 0.6)
+    assert times.beside == 0.0
+
+
+def test_rounds_that_are_left_out_count_like_others() -> None:
+    """`skip` in place of `choose` where that would give 0."""
+
+    def lengths(skips: bool) -> list[int]:
+        times, budget = Times(), Budget()
+        length, chosen, i = Length(times, budget, 3), [], 0
+        while i < 300:
+            budget.earn()
+            k = length.choose()
+            times.note(1 + k, 1 + 0.3 * k)
+            if k:
+                length.note(k, 0, 0.3 * k)
+            chosen.append(k)
+            i += 1
+            n = length.resting if skips and k == 0 else 0
+            if n:
+                budget.earn(n)
+                length.skip(n)
+                times.note(1, 1.0, n)
+                chosen += [0] * n
+                i += n
+        return chosen[:300]
+
+    found = lengths(True)
+    assert found == lengths(False) and sum(found) > 2
+
+
+def test_catching_up_is_part_of_what_a_draft_may_lose() -> None:
+    """A drafter that reads hundreds of tokens first is asked less often."""
+
+    def asked(each: float) -> int:
+        times, budget = Times(), Budget()
+        length, n, idle = Length(times, budget, 3), 0, 0
+        for _ in range(2000):
+            budget.earn()
+            k = length.choose()
+            times.note(1 + k, 1 + 0.1 * k)
+            idle += 1
+            if k:
+                n += 1
+                length.note(k, 0, 0.1 * k + (each * idle if idle > 2 else 0.0))
+                idle = 0
+        return n
+
+    assert asked(0.0) > asked(0.05) > 0

@@ -244,7 +244,9 @@ def test_c23_drafting_turns_itself_down() -> None:
         spec = speculator(model, speculation(("scripted",), 8, adaptive=True))
     # What passes take is told instead of timed.
     note = spec._times.note
-    spec._times.note = lambda tokens, seconds: note(tokens, 1 + 0.5 * (tokens - 1))  # type: ignore[method-assign]
+    spec._times.note = lambda tokens, seconds, passes=1: note(  # type: ignore[method-assign]
+        tokens, 1 + 0.5 * (tokens - 1), passes
+    )
     got = model.generate(prompt, n, speculative=spec, **GREEDY).result
     assert got.tokens == want.tokens
     assert 0 < got.timings["draft_n"] < 0.1 * n
@@ -258,7 +260,9 @@ def test_c23_drafting_that_pays_is_kept() -> None:
     with scripted(right([*prompt, *want.tokens])):
         spec = speculator(model, speculation(("scripted",), 8, adaptive=True))
     note = spec._times.note
-    spec._times.note = lambda tokens, seconds: note(tokens, 1 + 0.05 * (tokens - 1))  # type: ignore[method-assign]
+    spec._times.note = lambda tokens, seconds, passes=1: note(  # type: ignore[method-assign]
+        tokens, 1 + 0.05 * (tokens - 1), passes
+    )
     length = spec._lengths["scripted"]
     judged = length.note
     length.note = lambda drafted, accepted, seconds, n=1: judged(  # type: ignore[method-assign]

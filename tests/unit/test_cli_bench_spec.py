@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import riverrun
 from cli import DEVICE, run_cli
-from demo import demo, draft_file
+from demo import demo, draft_file, loaded_once
 from paths import DEMO
 from riverrun.bench.spec import Options, Runner, SpecBench, default_chains, parting
 from riverrun.bench.spec_plot import acceptance, page
@@ -44,13 +44,7 @@ SUMS = (
 
 @pytest.fixture(autouse=True)
 def one_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The demo is loaded once, so that its plans are compiled once."""
-    load, loaded = riverrun.load, demo(DEVICE)
-
-    def cached(path: Path, *arguments: Any, **options: Any) -> riverrun.Model:
-        return loaded if path == DEMO else load(path, *arguments, **options)
-
-    monkeypatch.setattr(riverrun, "load", cached)
+    loaded_once(monkeypatch, DEVICE)
 
 
 def report_of(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> Any:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import pty
 import re
 import select
 import signal
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import riverrun
-from cli import DEVICE, LIMIT, Outcome, run_cli, start_cli
-from demo import demo
+from cli import DEVICE, LIMIT, Outcome, feed, run_cli, start_cli
+from demo import demo, loaded_once
 from paths import DEMO
 from riverrun.tools.chat_commands import COMMANDS
 from tiny_models import llama
@@ -31,13 +28,7 @@ Talk = Callable[..., Outcome]
 
 @pytest.fixture(autouse=True)
 def one_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The demo model is loaded once for all."""
-    load, model = riverrun.load, demo(DEVICE)
-
-    def loaded(path: Any, *arguments: Any, **options: Any) -> riverrun.Model:
-        return model if path == DEMO else load(path, *arguments, **options)
-
-    monkeypatch.setattr(riverrun, "load", loaded)
+    loaded_once(monkeypatch, DEVICE)
 
 
 @pytest.fixture
@@ -54,10 +45,8 @@ def say(
     """A chat over these lines of standard input."""
 
     def run(*lines: str, options: tuple[object, ...] = (), terminal: bool = False) -> Outcome:
-        raw = io.BytesIO("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape"))
-        stdin = io.TextIOWrapper(raw, encoding="utf-8")
-        stdin.isatty = lambda: terminal  # type: ignore[method-assign]
-        monkeypatch.setattr(sys, "stdin", stdin)
+        text = "".join(f"{line}\n" for line in lines)
+        feed(monkeypatch, text.encode("utf-8", "surrogateescape"), terminal)
         plain = ("--temp", 0, "-n", 6, "--chat-template-file", template)
         return run_cli(capsys, "chat", DEMO, *BASE, *plain, *options)
 
@@ -128,19 +117,19 @@ def test_a_model_without_a_template(tmp_path: Path, say: Talk, capsys: Any) -> N
 WRONG = {
     "variables": (("--chat-template-kwargs", "[1]"), "expected a JSON object"),
     "json": (("--chat-template-kwargs", "{"), "expected a JSON object"),
-    "no-template": (("--chat-template-file", DEMO.parent / "py.typed"), "chat-template-file"),
+    "no-template": (("--chat-template-file", "readme"), "expected a Jinja template"),
     "temperature": (("--temp", -1), "temperature"),
     "count": (("-n", -2), "-n"),
 }
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_usage_errors(case: str, say: Talk, tmp_path: Path) -> None:
+def test_usage_errors(
+    case: str, say: Talk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options, words = WRONG[case]
-    if case == "no-template":
-        path = tmp_path / "readme"
-        path.write_text("no marks")
-        options = ("--chat-template-file", path)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "readme").write_text("no marks")
     outcome = say("x", options=options)
     assert outcome.is_short_error(2) and words in outcome.err
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import sys
@@ -11,16 +10,11 @@ from typing import Any
 
 import pytest
 import riverrun
-from cli import DEVICE, run_cli
+from cli import DEVICE, feed, run_cli
 from paths import DEMO
 
 BASE = ("run", DEMO, "--device", DEVICE, "--temp", 0, "-n", 3)
 ABSENT = ("run", "no-such-model.gguf")
-
-
-def pipe(monkeypatch: pytest.MonkeyPatch, raw: bytes) -> None:
-    """Let standard input be a pipe that holds these bytes."""
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw)))
 
 
 def text_of(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
@@ -35,9 +29,9 @@ def test_a_prompt_from_standard_input(
 ) -> None:
     wanted = text_of(capsys, "-p", "for é in ")
     for raw in ("for é in ", "for é in \n"):
-        pipe(monkeypatch, raw.encode())
+        feed(monkeypatch, raw.encode())
         assert text_of(capsys, "-p", "-") == wanted
-        pipe(monkeypatch, raw.encode())
+        feed(monkeypatch, raw.encode())
         assert text_of(capsys) == wanted
         (tmp_path / "prompt.txt").write_text(raw, encoding="utf-8")
         assert text_of(capsys, "-f", tmp_path / "prompt.txt") == wanted
@@ -47,7 +41,7 @@ def test_a_prompt_from_standard_input(
 def test_standard_input_is_left_alone_where_a_prompt_is_given(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pipe(monkeypatch, b"not this")
+    feed(monkeypatch, b"not this")
     assert text_of(capsys, "-p", "def ").startswith("def ")
     assert sys.stdin.read() == "not this"
 
@@ -72,7 +66,7 @@ def test_wrong_input(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pipe(monkeypatch, raw)
+    feed(monkeypatch, raw)
     outcome = run_cli(capsys, *ABSENT, *arguments)
     assert outcome.is_short_error(2) and words in outcome.err, outcome
 

@@ -8,6 +8,8 @@ import pytest
 import riverrun
 from cli import run_cli
 from demo import DEMO
+from gguf_bytes import Image, info, scalar
+from riverrun.graph.unread_types import REFUSED
 from riverrun.models.gguf import open_gguf
 
 
@@ -67,3 +69,17 @@ def test_refusals(
     done = run_cli(capsys, "quantize", *(a.format(**names) for a in arguments))
     assert done.is_short_error(code) and told in done.err
     assert [p.name for p in tmp_path.iterdir()] == ["there.gguf"]
+
+
+def test_a_source_of_a_type_that_is_not_read_gets_its_reason(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    keys = [scalar("general.architecture", "str", "llama"), scalar("llama.block_count", "u32", 1)]
+    image = Image(keys, [info("blk.0.attn_q.weight", (256, 4), 19, 0)], bytes(4 * 50 + 24))
+    done = run_cli(
+        capsys, "quantize", image.write(tmp_path / "m.gguf"), tmp_path / "out.gguf", "Q8_0",
+        "--allow-requantize",
+    )  # fmt: skip
+    assert done.is_short_error(1), done
+    assert f"blk.0.attn_q.weight is iq1_s: {REFUSED['iq1_s']}" in done.err
+    assert [p.name for p in tmp_path.iterdir()] == ["m.gguf"]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from cli import run_cli
+from cli import feed, run_cli
 from gguf_bytes import Image, array, scalar
 from paths import DEMO
 from riverrun.models.load import open_tokenizer
@@ -27,11 +25,6 @@ def tokens_of(capsys: pytest.CaptureFixture[str], *arguments: object) -> list[in
     return found["tokens"]
 
 
-def typed(monkeypatch: pytest.MonkeyPatch, raw: bytes) -> None:
-    stdin = SimpleNamespace(buffer=io.BytesIO(raw), isatty=lambda: False)
-    monkeypatch.setattr("sys.stdin", stdin)
-
-
 def test_text_file_and_standard_input(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -41,9 +34,9 @@ def test_text_file_and_standard_input(
     file.write_bytes(TEXT.encode())
     assert tokens_of(capsys, "-f", file) == wanted
     for arguments in ((), ("-",)):
-        typed(monkeypatch, TEXT.encode())
+        feed(monkeypatch, TEXT.encode())
         assert tokens_of(capsys, *arguments) == wanted
-    typed(monkeypatch, b"a\n")
+    feed(monkeypatch, b"a\n")
     assert tokens_of(capsys) == open_tokenizer(DEMO).encode("a\n")
 
 
@@ -121,7 +114,7 @@ def test_no_text(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
     outcome = run_cli(capsys, "tokenize", DEMO)
     assert outcome.is_short_error(2)
     assert "got neither" in outcome.err
-    typed(monkeypatch, b"\xff")
+    feed(monkeypatch, b"\xff")
     outcome = run_cli(capsys, "tokenize", DEMO, "-")
     assert outcome.is_short_error(2)
     assert "byte 0 is not UTF-8" in outcome.err

@@ -10,6 +10,7 @@ from riverrun.graph import HostTensor, TensorSpec, dtype, host_tensor
 from riverrun.graph.codec import Codec, decode, encode, has_codec, register_codec
 from riverrun.graph.dtype import BY_GGML_ID, BY_NAME
 from riverrun.graph.errors import DTypeError, ShapeError
+from riverrun.graph.unread_types import REFUSED
 
 SPECIAL = [0.0, -0.0, 1.0, -2.5, 65504.0, 1e-8, np.inf, -np.inf, np.nan]
 
@@ -111,7 +112,8 @@ def test_block_types_have_any_leading_axes(shape: tuple[int, ...]) -> None:
 def test_types_without_a_codec_are_refused_by_name() -> None:
     bare = next(d for d in BY_NAME.values() if not has_codec(d))
     raw = np.zeros(bare.nbytes, np.uint8)
-    with pytest.raises(DTypeError, match=f"{bare.name}: no codec; known: .*q8_0"):
+    why = REFUSED[bare.name].why
+    with pytest.raises(DTypeError, match=rf"{bare.name}: no codec \({why}\); known: .*q8_0"):
         decode(bare, raw, (bare.block,))
     with pytest.raises(DTypeError, match=f"{bare.name}: no encoder"):
         encode(bare, np.zeros(bare.block))

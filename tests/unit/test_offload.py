@@ -24,6 +24,7 @@ from riverrun.engine.offload import (
     layers_of,
     open_for,
     shares,
+    state_bytes,
 )
 from riverrun.graph import TensorSpec
 from riverrun.graph.errors import BackendError, RequestError
@@ -78,6 +79,23 @@ def test_layers_are_those_declared(
     assert layers.items() <= found.items()
     for name in ("token_embd.weight", "output.weight", "rope_freqs.weight", "draft_head.weight"):
         assert name not in found
+
+
+@pytest.mark.filterwarnings("ignore:a context of 1500 tokens")
+@pytest.mark.parametrize("n_rs_seq", [0, 4])
+@pytest.mark.parametrize("variant", MIXED)
+def test_states_are_counted_as_sessions_have_them(
+    files: dict[str, ModelFile], variant: str, n_rs_seq: int
+) -> None:
+    """Of a context in which a window of 8 tokens needs fewer pages than the whole."""
+    model, n_ctx = Model(files[variant], "cpu", 1), 1500
+    want = {}
+    for program in ("trunk", "mtp") if "mtp" in variant else ("trunk",):
+        plan = model.plan_session(n_ctx, n_rs_seq=max(1, n_rs_seq), program=program)
+        want |= {name: spec.nbytes for name, spec in plan.states.items()}
+    assert state_bytes(files[variant], Offload(n_ctx=n_ctx, n_rs_seq=n_rs_seq)) == want
+    whole = files[variant].arch.hp.n_head_kv[0] * files[variant].arch.hp.head_dim_k * 2 * 1536
+    assert (want.get("cache_k.0", whole) < whole) == (variant == "gemma3")
 
 
 def test_a_name_with_a_block_inside_belongs_to_none() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..checkpoint import Array, Shape, Source
 from ..family import ATTENTION, PRE_NORMS, Family, Has, Keys, Place, Table, To, register_family
-from ..transforms import Transform, Whole
+from ..transforms import TRANSPOSE, Transform, Whole, swapped
 
 BLOCK = 32  # elements of a block: 16 bytes of a checkpoint, and a scale beside them
 
@@ -45,7 +45,7 @@ class Blocks(Transform):
 def rows_of(start: int) -> Whole:
     """Every second column of [E, in, 2 out], as [E, out, in]."""
     return Whole(
-        lambda x: np.ascontiguousarray(np.swapaxes(x[..., start::2], -1, -2)),
+        lambda x: swapped(x[..., start::2]),
         lambda s: (s[0], s[2] // 2, s[1]),
     )
 
@@ -53,9 +53,6 @@ def rows_of(start: int) -> Whole:
 def bias_of(start: int) -> Whole:
     """Every second element of [E, 2 n]."""
     return Whole(lambda x: np.ascontiguousarray(x[:, start::2]), lambda s: (s[0], s[1] // 2))
-
-
-DOWN = Whole(lambda x: np.ascontiguousarray(np.swapaxes(x, -1, -2)), lambda s: (s[0], s[2], s[1]))
 
 
 @register_family
@@ -115,5 +112,5 @@ class GptOss(Family):
                 To("ffn_gate_exps.weight", rows_of(0)),
                 To("ffn_up_exps.weight", rows_of(1)),
             ),
-            f"{b}down_proj": To("ffn_down_exps.weight", DOWN),
+            f"{b}down_proj": To("ffn_down_exps.weight", TRANSPOSE),
         }
