@@ -118,7 +118,7 @@ def open_bytes(path: Path, load: str = MAP) -> tuple[mmap.mmap, Stamp]:
         with open(path, "rb") as file:
             stamp = Stamp.of(os.fstat(file.fileno()))
             if stamp.size == 0:
-                raise GgufError(f"{path}: is empty, expected a GGUF file; fetch it again")
+                raise GgufError(f"{path}: header: the file is empty; fetch it again")
             if load == MAP:
                 return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), stamp
             return _copied(file, stamp.size, path), stamp

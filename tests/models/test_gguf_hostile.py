@@ -43,7 +43,7 @@ def test_folder(tmp_path: Path) -> None:
 def test_empty_file(tmp_path: Path) -> None:
     path = tmp_path / "e.gguf"
     path.write_bytes(b"")
-    refuse(path, "is empty")
+    refuse(path, "header: the file is empty")
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no FIFOs")

@@ -9,11 +9,11 @@ import json
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
 import pytest
 import riverrun as rr
 from oracles import COMPARISONS
 from paths import DATA
+from peer_answers import check_answer
 
 pytestmark = pytest.mark.full
 
@@ -51,16 +51,7 @@ def test_tokens(model: rr.Model) -> None:
 
 @pytest.mark.parametrize("words", ANSWERS)
 def test_answers(model: rr.Model, words: str) -> None:
-    tokens, margins = (ANSWERS[words][name] for name in ("tokens", "margins"))
-    prompt = model.tokenize(chat(words))
-    rows = model.session(512).evaluate([(0, prompt + tokens[:-1])], want="all").logits
-    rows = rows[len(prompt) - 1 :]
-    second, best = np.sort(rows, -1)[:, -2:].T
-    behind = best - rows[np.arange(len(tokens)), tokens]
-    sure = np.array(margins) > LIMIT
-    assert not behind[sure].any()
-    assert behind.max() < LIMIT
-    np.testing.assert_allclose((best - second)[sure], np.array(margins)[sure], atol=LIMIT)
+    check_answer(model, chat(words), **ANSWERS[words], limit=LIMIT)
 
 
 def test_a_whole_answer(model: rr.Model) -> None:
