@@ -10,13 +10,12 @@ from typing import Any
 
 from ..graph.errors import GgufError, ModelError
 from ..models.architecture import Architecture
+from ..models.chat.stored import KEY
 from ..models.gguf import GgufFile, Metadata, TensorInfo, open_gguf
 from ..models.load import read_model
 from .memory import MemoryBytes
 from .session_options import SessionOptions
 from .session_plan import mib, session_bytes
-
-TEMPLATE = "tokenizer.chat_template"
 
 
 @dataclass(frozen=True)
@@ -139,7 +138,7 @@ def inspect(path: str | os.PathLike[str], n_ctx: int | None = None, **options: A
         name=_text(file, "general.name"),
         context_length=_integer(file, f"{architecture}.context_length"),
         tokenizer=_vocabulary(file),
-        chat_template=TEMPLATE in file.metadata,
+        chat_template=KEY in file.metadata,
         why=why,
         n_ctx=size,
         memory=memory,

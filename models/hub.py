@@ -8,7 +8,8 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+import warnings
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -26,8 +27,6 @@ _QUANT = re.compile(
 _REPO = re.compile(r"[\w.-]+/[\w.-]+")
 _SUM = re.compile(r"[0-9a-f]{64}")
 _CHUNK = 1 << 20
-
-Told = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -108,11 +107,11 @@ class Hub:
         self.endpoint = endpoint or constants.ENDPOINT
         self.cache = cache or Path(constants.HF_HUB_CACHE).expanduser()
 
-    def fetch(self, wanted: Wanted, told: Told = lambda text: None) -> Path:
+    def fetch(self, wanted: Wanted) -> Path:
         """The file of a model, or the first of its shards: from the cache, else fetched, with a
         progress bar where standard error is a terminal. A fetch that was broken off goes on where
-        it was; sizes and SHA-256 sums are checked. Without a connection the cache serves.
-        told: called with what a user should know.
+        it was; sizes and SHA-256 sums are checked. Without a connection the cache serves, with a
+        warning.
 
         Raises DownloadError for a repository or file that is not there or may not be read, for a
         connection that fails and for a damaged file."""
@@ -122,7 +121,9 @@ class Hub:
             cached = self._cached_path(wanted)
             if cached is None or _is_refusal(error):
                 raise DownloadError(f"{wanted}: {_explain(error)}") from None
-            told(f"{wanted}: {_explain(error)}; using what was fetched before")
+            warnings.warn(
+                f"{wanted}: {_explain(error)}; using what was fetched before", stacklevel=2
+            )
             return cached
         names = choose(listed, wanted.tag)
         if not names:

@@ -9,7 +9,6 @@ import typer
 
 from ..graph.fields import option
 from ..models.hub import Hub, Wanted
-from .messages import note
 
 METAVAR = "OWNER/NAME[:QUANT]"
 
@@ -45,6 +44,4 @@ class FromHub:
 
     def fetched(self, wanted: Wanted | None) -> Path | None:
         """The file of a model of the Hub, None for none. Raises what `Hub.fetch` raises."""
-        if wanted is None:
-            return None
-        return Hub().fetch(wanted, lambda text: note(f"riverrun: warning: {text}"))
+        return Hub().fetch(wanted) if wanted else None

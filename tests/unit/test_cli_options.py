@@ -70,6 +70,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     params.unlink()
     params.write_text(source.replace(AFTER, FIELD + AFTER))
     (top / "docs").mkdir()
+    # Pages are made of records of tests, too.
+    (top / "tests").symlink_to(ROOT / "tests")
     return Checkout(top)
 
 
