@@ -23,8 +23,6 @@ from .timings import Timings
 if TYPE_CHECKING:
     from .model import Model
 
-FINISH_REASONS = ("stop", "length", "cancelled", "error")
-
 
 class Stage(Enum):
     """Where a request is."""

@@ -42,7 +42,8 @@ class MoeShape:
     act: str = "silu"
 
 
-GATINGS = {1: "softmax", 2: "sigmoid"}  # values of expert_gating_func
+SOFTMAX, SIGMOID = 1, 2  # values of expert_gating_func
+GATINGS = {SOFTMAX: "softmax", SIGMOID: "sigmoid"}
 
 
 def read_moe(
@@ -221,3 +222,19 @@ class DenseFirst(PreNorm):
     def ffn(self, s: StepGraph, layer: int, h: Value) -> Value:
         """The dense block, or experts."""
         return super().ffn(s, layer, h) if layer < self.n_dense else moe(s, layer, h, self.experts)
+
+
+class Mixture(PreNorm):
+    """Every layer has experts, where `read` sets them; the dense block without any."""
+
+    experts: MoeShape | None = None
+
+    def ffn_wants(self, layer: int) -> Iterator[Want]:
+        """The dense block, or experts, gate and up of each apart."""
+        if self.experts is None:
+            return super().ffn_wants(layer)
+        return moe_wants(layer, self.hp.n_embd, self.experts, fused=False)
+
+    def ffn(self, s: StepGraph, layer: int, h: Value) -> Value:
+        """The dense block, or experts."""
+        return super().ffn(s, layer, h) if self.experts is None else moe(s, layer, h, self.experts)

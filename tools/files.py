@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
 from pathlib import Path
 
 import typer
 
 from ..graph.errors import RequestError
+from ..models.gguf.target import replacing
 
 STANDARD_INPUT = "-"  # how options and arguments name it
 
@@ -33,7 +32,8 @@ def write_text(path: Path, text: str) -> None:
             return
         if path.exists() and _is_model(path):
             raise RequestError(f"{path}: is a GGUF file, which a text would replace; name another")
-        _replace(path, text)
+        with replacing(path, len(text.encode())) as unfinished:
+            unfinished.write_text(text, encoding="utf-8")
     except OSError as error:
         raise cannot("written", path, error) from None
 
@@ -67,18 +67,6 @@ def cannot(done: str, path: Path, error: OSError) -> RequestError:
 def _is_model(path: Path) -> bool:
     with path.open("rb") as file:
         return file.read(4) == b"GGUF"
-
-
-def _replace(path: Path, text: str) -> None:
-    target = path.resolve()
-    unfinished = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        unfinished.write_text(text, encoding="utf-8")
-        if target.exists():
-            shutil.copymode(target, unfinished)
-        os.replace(unfinished, target)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def _decode(raw: bytes, name: str, label: str) -> str:

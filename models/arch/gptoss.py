@@ -8,8 +8,7 @@ from ..architecture import register_architecture
 from ..blocks import AttentionShape, Rope, attention_shape
 from ..gguf import GgufFile
 from ..hparams import read_count
-from ..mixture import Mixture
-from ..moe import read_moe
+from ..moe import Mixture, read_moe
 
 
 @register_architecture

@@ -12,8 +12,7 @@ from ..gguf import GgufFile
 from ..hparams import read_optional
 from ..mamba2 import mamba2, mamba2_fold, mamba2_wants, read_mamba2
 from ..memories import RecurrentPart
-from ..mixture import Mixture
-from ..moe import read_moe
+from ..moe import Mixture, read_moe
 from ..recurrent import Hybrid
 from ..step import StepGraph
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from ..architecture import register_architecture
 from ..gguf import GgufFile
-from ..mixture import Mixture
-from ..moe import read_moe
+from ..moe import Mixture, read_moe
 from .qwen3 import Qwen3
 
 

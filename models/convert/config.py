@@ -81,9 +81,14 @@ class Config:
         """A text."""
         return self._typed(names, (str,), "a text", default)
 
-    def items(self, *names: str, default: T | Needed = NEEDED) -> list[Any] | T:
-        """A list."""
-        return self._typed(names, (list,), "a list", default)
+    def items(
+        self, *names: str, default: T | Needed = NEEDED, count: int | None = None
+    ) -> list[Any] | T:
+        """A list. count: how many items it should have."""
+        found = self._typed(names, (list,), "a list", default)
+        if count is not None and isinstance(found, list) and len(found) != count:
+            raise self.fault(names[0], f"a list of {count}", f"{len(found)} items")
+        return found
 
     def fault(self, name: str, want: str, got: object) -> ModelError:
         """The error for a value that makes no sense."""

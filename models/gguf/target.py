@@ -29,14 +29,18 @@ def check_target(path: Path, force: bool, sources: Iterable[Path] = ()) -> None:
 
 @contextmanager
 def replacing(path: Path, needed: int) -> Iterator[Path]:
-    """A path beside this one to write `needed` bytes to; the file there takes this one's name at
-    the end, and goes away when something raises. Raises RequestError for a disk without room."""
+    """A path beside this one, or beside what this one links to, to write `needed` bytes to; the
+    file there takes the other's place at the end, with the rights that that had, and goes away when
+    something raises. Raises RequestError for a disk without room."""
     free = shutil.disk_usage(path.parent).free
     if needed > free:
         raise RequestError(f"{path}: needs {needed} bytes, {free} are free; choose another disk")
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
+    target = path.resolve()
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         yield unfinished
-        os.replace(unfinished, path)
+        if target.exists():
+            shutil.copymode(target, unfinished)
+        os.replace(unfinished, target)
     finally:
         unfinished.unlink(missing_ok=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...graph.errors import RequestError
+from ..moe import SIGMOID
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,7 @@ def _kimi(
         "ssm.conv_kernel": 4,
         "leading_dense_block_count": 1,
         "expert_shared_count": 1,
-        "expert_gating_func": 2,
+        "expert_gating_func": SIGMOID,
     }
 
 
@@ -174,7 +175,7 @@ _EVERY_FOURTH = {3, 7}  # of the eight layers of a tiny shape
 _TINY = _common(256, 8, 768, (4, 2, 64), 32768, 1e6)
 _GEMMA2 = {"attention.sliding_window": 4096, "attn_logit_softcapping": 50.0}
 _GEMMA2 |= {"final_logit_softcapping": 30.0}
-_GLM = {"expert_shared_count": 1, "leading_dense_block_count": 1, "expert_gating_func": 2}
+_GLM = {"expert_shared_count": 1, "leading_dense_block_count": 1, "expert_gating_func": SIGMOID}
 _QWEN3NEXT = _common(2048, 48, 5120, (16, 2, 256), 262144, 1e7) | _delta_net(16, 32, 128, 64)
 _KIMI_LAYERS = {*range(3, 24, 4), 26}
 _TINY_DELTA_NET = _delta_net(4, 8, 32, 16)

@@ -35,7 +35,7 @@ class Gemma2(Family):
             "attention.sliding_window": c.integer("sliding_window"),
         }
         usual = [i % self.period < self.period - 1 for i in range(self.n_layer)]
-        kinds = c.items("layer_types", default=None)
+        kinds = c.items("layer_types", default=None, count=self.n_layer)
         slides = usual if kinds is None else [kind == "sliding_attention" for kind in kinds]
         if slides != usual:
             found["attention.sliding_window_pattern"] = slides

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from ...moe import SIGMOID
 from ..family import (
     ATTENTION,
     FFN,
@@ -26,7 +27,6 @@ MTP: Table = {
     "shared_head.norm.weight": To("nextn.shared_head_norm.weight", optional=True),
     "shared_head.head.weight": To("nextn.shared_head_head.weight", optional=True),
 }
-SIGMOID = 2  # of expert_gating_func
 
 
 @register_family

@@ -67,9 +67,7 @@ class GraniteHybrid(Family):
                 raise c.fault(name, f"{plain}, which is what is computed", c.get(name))
 
     def _attends(self) -> list[bool]:
-        kinds = self.c.items("layer_types", "layers_block_type")
-        if len(kinds) != self.n_layer:
-            raise self.c.fault("layer_types", f"a list of {self.n_layer}", f"{len(kinds)} items")
+        kinds = self.c.items("layer_types", "layers_block_type", count=self.n_layer)
         return [kind in ATTENDS for kind in kinds]
 
     def block(self, i: int, has: Has) -> Table:

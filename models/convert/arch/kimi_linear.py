@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ...moe import SIGMOID
 from ..checkpoint import Array, Shape
 from ..family import NUMBERED, PRE_NORMS, Family, Has, Keys, Table, To, experts, register_family
 from ..transforms import Each, Whole
@@ -50,7 +51,7 @@ class KimiLinear(Family):
             "expert_shared_count": c.integer("num_shared_experts", "n_shared_experts"),
             "expert_weights_scale": c.number("routed_scaling_factor"),
             "expert_weights_norm": c.flag("moe_renormalize", "norm_topk_prob", default=True),
-            "expert_gating_func": 2,
+            "expert_gating_func": SIGMOID,
         }
         found = super().keys() | own
         found.pop("attention.value_length", None)
@@ -80,10 +81,7 @@ class KimiLinear(Family):
         older = c.get("linear_attn_config") or {}
         if "full_attn_layers" in older:
             return [i + 1 in older["full_attn_layers"] for i in range(n)]
-        kinds = c.items("layer_types")
-        if len(kinds) != n:
-            raise c.fault("layer_types", f"a list of {n}", f"{len(kinds)} items")
-        return [kind == "full_attention" for kind in kinds]
+        return [kind == "full_attention" for kind in c.items("layer_types", count=n)]
 
     def _n_dense(self) -> int:
         kinds = self.c.items("mlp_layer_types", default=None)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from ...moe import SIGMOID
 from ..family import NUMBERED, Family, Has, Keys, Table, To, experts, register_family
 from ..transforms import SQUEEZE
-from .glm import SIGMOID
 
 THETA = 1e6  # where a configuration has none
 ENDS: Table = {
@@ -59,12 +59,10 @@ class Lfm2(Family):
 
     def _attends(self) -> list[bool]:
         c, n = self.c, self.n_layer
-        kinds = c.items("layer_types", default=None)
+        kinds = c.items("layer_types", default=None, count=n)
         if kinds is None:
             at = c.items("full_attn_idxs", default=list(range(n)))
             return [i in at for i in range(n)]
-        if len(kinds) != n:
-            raise c.fault("layer_types", f"a list of {n}", f"{len(kinds)} items")
         return [kind != "conv" for kind in kinds]
 
     def _n_ff(self) -> int:

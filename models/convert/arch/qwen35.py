@@ -50,12 +50,10 @@ class Qwen35(Family):
         return super().keys() | own
 
     def _recurrent(self) -> list[bool]:
-        kinds = self.c.items("layer_types", default=None)
+        kinds = self.c.items("layer_types", default=None, count=self.n_layer)
         if kinds is None:
             interval = self.c.integer("full_attention_interval", default=4)
             return [(i + 1) % interval != 0 for i in range(self.n_layer)]
-        if len(kinds) != self.n_layer:
-            raise self.c.fault("layer_types", f"a list of {self.n_layer}", f"{len(kinds)} items")
         return [kind == "linear_attention" for kind in kinds]
 
     def place(self, name: str) -> Place | None:
