@@ -12,6 +12,7 @@ from ..engine import Model, Session
 from ..engine.constraints import Constraint
 from ..engine.offload import Offload
 from ..engine.session_options import SessionOptions
+from ..graph.fields import options_of
 from ..graph.plugins import DRAFTERS, load_plugins
 from ..speculative import Speculation
 from .constraints import Constraining
@@ -62,6 +63,8 @@ class Drafting:
         self.session.make()
         if self.kinds:
             self._speculation(None)
+        else:
+            self._require_nothing_else()
         self.hub.check(self.loading.model, self._draft_path)
         if "draft" in self.kinds and not (self._draft_path or self.hub.draft):
             raise typer.BadParameter("needed by --spec draft", param_hint="--draft-model")
@@ -127,6 +130,14 @@ class Drafting:
             return plain
         draft = path.stat().st_size if path.exists() else 0
         return replace(plain, reserve=plain.reserve + draft)
+
+    def _require_nothing_else(self) -> None:
+        """Raise typer.BadParameter for what is asked of drafts where there are none."""
+        for each, option in options_of(Speculation):
+            given = self.drafts.values.get(each.name, each.default)
+            if each.name != "kinds" and given != each.default:
+                flags = " / ".join(option.flags)
+                raise typer.BadParameter("there are no drafters; add --spec", param_hint=flags)
 
     @property
     def _draft_path(self) -> Path | None:
