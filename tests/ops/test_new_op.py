@@ -83,6 +83,7 @@ def make_checkout(top: Path, op: str) -> Checkout:
     for generated in ("graph/opmethods.pyi", "docs/ops.md"):
         (top / generated).parent.mkdir()
         shutil.copy(ROOT / generated, top / generated)
+    (top / "tests").symlink_to(ROOT / "tests")  # whose records pages are made of
     return Checkout(top)
 
 
