@@ -22,7 +22,7 @@ DRAFTING = 2  # the stream of random numbers that drafts are drawn from
 PUT_OFF = 16
 # Sizes of the passes over more: few, since each is a plan of its own.
 PIECES = (MAX_TOKENS, 128, PUT_OFF)
-# Unless no draft was asked for in so many rounds: drafting does not pay there, and reading along
+# Unless no draft was asked for in so many tokens: drafting does not pay there, and reading along
 # would cost, too.
 UNASKED = 12
 
@@ -45,7 +45,7 @@ class ChainDrafter(Drafter):
 
     def __init__(self, n_vocab: int, draft_min: int, p_min: float) -> None:
         self.n_vocab, self.draft_min, self.p_min = n_vocab, draft_min, p_min
-        self._quiet: dict[int, int] = {}  # rounds of a sequence since it was asked for
+        self._quiet: dict[int, int] = {}  # tokens of a sequence since it was asked for
 
     @abstractmethod
     def _open(self, asks: Sequence[Ask]) -> np.ndarray:
@@ -80,10 +80,12 @@ class ChainDrafter(Drafter):
                 raise
         return [self._finish(chain) for chain in chains]
 
-    def _in_use(self, seq: int) -> bool:
-        """Called for each round: whether a draft was asked for in one of the last."""
-        self._quiet[seq] = self._quiet.get(seq, 0) + 1
-        return self._quiet[seq] <= UNASKED
+    def _in_use(self, seq: int, n: int) -> bool:
+        """Called for n further tokens: whether a draft was asked for shortly before them. Parts of
+        prompts are always read."""
+        quiet = self._quiet.get(seq, 0)
+        self._quiet[seq] = quiet + (n if n <= PUT_OFF else 0)
+        return quiet < UNASKED
 
     def _grow(self, chains: list[Chain]) -> None:
         alive, logits = chains, self._open([chain.ask for chain in chains])

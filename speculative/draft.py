@@ -72,7 +72,7 @@ class DraftModel(ChainDrafter):
                 break
             kept += 1
         self._forget_pending(seq, kept)
-        if self._in_use(seq) and len(context) - self.session.length(seq) > PUT_OFF:
+        if self._in_use(seq, len(tokens)) and len(context) - self.session.length(seq) > PUT_OFF:
             self._read(seq, self._behind(seq, context), PUT_OFF)
 
     def clear(self, seq: int) -> None:

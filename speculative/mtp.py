@@ -118,7 +118,8 @@ class Mtp(ChainDrafter):
         """Put a few pairs off until the next draft, which takes them along in its first pass."""
         assert hidden is not None
         self._backlog[seq].add(tokens, hidden, len(context))
-        if len(self._backlog[seq].tokens) > (PUT_OFF if self._in_use(seq) else MAX_TOKENS):
+        most = PUT_OFF if self._in_use(seq, len(tokens)) else MAX_TOKENS
+        if len(self._backlog[seq].tokens) > most:
             self._catch_up(seq, PUT_OFF)
 
     def clear(self, seq: int) -> None:
