@@ -4,7 +4,7 @@ Nothing is computed and no weights are made: a backend is asked node by node."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -147,15 +147,11 @@ def _told(why: str) -> str:
 
 def _distinct(graphs: Iterable[Graph]) -> list[Node]:
     """Nodes that differ from all before, leaves and views aside."""
-    return list(_nodes(graphs))
-
-
-def _nodes(graphs: Iterable[Graph]) -> Iterator[Node]:
-    seen = set()
+    found: dict[object, Node] = {}
     for graph in graphs:
         for node in graph.nodes:
             leaves = tuple(value is not None and value.node.is_leaf for value in node.inputs)
             key = (node.op, tuple(node.input_specs()), leaves)
-            if not node.is_leaf and not node.op.view and key not in seen:
-                seen.add(key)
-                yield node
+            if not node.is_leaf and not node.op.view:
+                found.setdefault(key, node)
+    return list(found.values())

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..engine import Model
 from ..engine.buckets import MAX_TOKENS
-from ..engine.prompts import pass_kind
+from ..engine.prompts import WORTH_KEEPING, pass_kind
 from ..engine.sequences import Sequences
 from ..graph.errors import RequestError
 from .chain import PUT_OFF, Chain, ChainDrafter, piece, prepare
@@ -99,11 +99,15 @@ class DraftModel(ChainDrafter):
         return logits
 
     def _read(self, seq: int, tokens: list[int], most: int) -> None:
-        """Evaluate the first of these tokens, and take them away, until at most `most` are left."""
+        """Evaluate the first of these tokens, and take them away, until at most `most` are left.
+        What is left behind a prompt can be come back to, as by `prefill`."""
+        prompt = len(tokens) >= WORTH_KEEPING
         while len(tokens) > most:
             n = piece(len(tokens), most)
             self.session.evaluate([(seq, tokens[:n])], want="none", kind=pass_kind(n))
             del tokens[:n]
+        if prompt:
+            self.session.storage.remember(seq)
 
     def _take_back(self, ask: Ask) -> None:
         """Undo a draft that was never judged."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...graph.errors import RequestError
 
-# The Private Use Area of Unicode's basic plane, of which a character has one form as JSON's \uXXXX.
+# The Private Use Area of Unicode's basic plane: JSON has one escape of four digits for each.
 _FIRST, _LAST = 0xE000, 0xF8FF
 # Characters of the names of roles and fields, which templates look at, and those that JSON escapes.
 _NO_MARKS = "_-.\"'\\"
@@ -139,6 +139,6 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _free(used: str) -> Iterator[str]:
-    """Private use characters that a text has neither as such nor as JSON's \\uXXXX."""
+    """Private use characters that a text has neither as such nor as an escape of JSON."""
     taken = {*used, *(chr(int(code, 16)) for code in re.findall(r"\\u([0-9a-fA-F]{4})", used))}
     return (chr(code) for code in range(_FIRST, _LAST + 1) if chr(code) not in taken)

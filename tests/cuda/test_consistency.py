@@ -12,15 +12,9 @@ pytestmark = needs_cuda
 CASES = small_cases()
 MEASURED = [case for case in registered_cases() if "perf" in case.tags]
 
-# Ids of cases that no CUDA kernel takes, each with its reason; a kernel that refuses another one
-# has lost something.
-UNSUPPORTED: dict[str, str] = {}
-
 
 def check(case: BoundCase, kind: str) -> None:
     result = run_case(backend(), case, kind)
-    if result.status == "refused" and case.id in UNSUPPORTED:
-        pytest.skip(UNSUPPORTED[case.id])
     assert result.status == "passed", result.why
 
 

@@ -11,6 +11,7 @@ from demo import PROMPTS, demo
 from model_drafts import DRAW, Duet, Make, fresh, same, same_as_fresh
 from riverrun.graph.errors import RequestError
 from riverrun.speculative import Speculation
+from riverrun.speculative.chain import PUT_OFF
 from riverrun.speculative.draft import DraftModel
 from riverrun.speculative.drafter import Ask, Setup
 from tiny_models import N_VOCAB, VOCABULARIES, TinyModel, llama, qwen35
@@ -388,3 +389,18 @@ def test_padded_vocabularies(tmp_path: Path, with_words: rr.Model, change: str, 
 def test_no_draft_model() -> None:
     with pytest.raises(RequestError, match="needs a second model; give one"):
         DraftModel.open(Setup(demo().session(64, n_rs_seq=4).sequences))
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen35"])
+def test_a_prompt_that_ends_differently_is_not_read_anew(
+    tiny: dict[str, rr.Model], name: str
+) -> None:
+    """Recurrent state cannot go back by itself: one near the end of a prompt is kept."""
+    d = Duet.of(tiny[name], maker(tiny[name]))
+    prompt = text_for(tiny[name], 300)
+    newest = d.prompt(prompt)
+    for keep in (3, 0, 2):
+        newest = d.round(newest, 4, keep)
+    assert isinstance(d.drafter, DraftModel)
+    d.drafter.begin(0, [*prompt[:-2], 7, 8, 9], 0)
+    assert d.drafter.session.length() >= len(prompt) - PUT_OFF - 4
