@@ -325,6 +325,11 @@ class Backend(ABC):
 
         progress: what their `progress` is at first."""
 
+    def share_threads(self, other: Backend) -> None:  # noqa: B027
+        """Compute with the threads of a backend that never computes at the same time, where both
+        are of one kind and number: threads that wait for the next job would keep those that have
+        one from the processors. Holds for plans that are bound later."""
+
     def pools(self, states: Mapping[str, TensorSpec]) -> Pools:
         """Memory for these states, where this backend's plans work on them.
 
