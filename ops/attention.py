@@ -223,6 +223,8 @@ class Attention(Op):
         for of in ("f16", "q8_0", "q4_0"):
             for seqs in ([(4095, 1)], [(4032, 64)]):
                 yield _case(256, 2, 4, *seqs, of=of, tags=("perf",))
+        for seqs in ([(4095, 1)], [(1024, 16)]):
+            yield _case(576, 1, 32, *seqs, dv=512, of="f16", tags=("perf",))
 
 
 def _case(
