@@ -17,6 +17,7 @@ from ...graph.errors import DTypeError, ModelError, RequestError
 from .. import quant  # noqa: F401  (registers the block codecs)
 from ..architecture import check_tensors, find_architecture
 from ..gguf import QUANTIZATION_VERSION, NewTensor, new_fields, open_gguf, write_gguf
+from ..gguf.pages import give_back
 from ..gguf.target import check_target
 from ..quantizing import find_mix, fit_rows, is_quantized
 from ..tokenizer.pretokenizers import find_pretokenizer
@@ -42,8 +43,16 @@ class Planned:
     sources: Sequence[Source]
 
     def pieces(self) -> Iterator[Array]:
-        """What goes into the file, in order. Raises ModelError for values that do not fit the
-        type, and where the sizes of config.json do not fit the tensor."""
+        """What goes into the file, in order. What was read for a piece leaves memory when the next
+        one is asked for. Raises ModelError for values that do not fit the type, and where the sizes
+        of config.json do not fit the tensor."""
+        mapped = {id(source.mapped): source.mapped for source in self.sources}
+        for piece in self._made():
+            yield piece
+            for of in mapped.values():
+                give_back(of)
+
+    def _made(self) -> Iterator[Array]:
         source = self.sources[0]
         if self.how is SAME and source.kind.lower() == self.dtype.name:
             yield from (source.stored(*rows) for rows in source.blocks())

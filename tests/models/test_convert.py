@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import riverrun as rr
 from paths import shared
+from resident import NEEDS_SMAPS, resident
 from riverrun.graph.errors import ModelError, RequestError
 from riverrun.models.convert import convert
 from riverrun.models.convert.arch.gptoss import Blocks
@@ -423,3 +424,18 @@ def test_one_file_needs_no_index(tmp_path: Path) -> None:
         path.unlink()
     write_safetensors(folder / "model.safetensors", tensors(), "F32")
     assert rr.load(convert(folder, tmp_path / "x.gguf", tokenizer=False), "cpu").name
+
+
+@NEEDS_SMAPS
+@pytest.mark.parametrize("outtype", ["f32", "q8_0"])
+def test_what_was_read_leaves_memory(tmp_path: Path, outtype: str) -> None:
+    ends = ("model.embed_tokens.weight", "lm_head.weight")
+    held = {name: np.tile(x, (40, 1)) if name in ends else x for name, x in tensors().items()}
+    folder, seen = checkpoint(tmp_path / "hf", held, vocab_size=40 * N_VOCAB), []
+    files = sorted(folder.glob("*.safetensors"))
+    convert(
+        *(folder, tmp_path / "m.gguf", outtype),
+        tokenizer=False,
+        progress=lambda done, total: seen.append(sum(map(resident, files))),
+    )
+    assert max(seen) < 0.1 * sum(f.stat().st_size for f in files)
