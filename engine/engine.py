@@ -177,16 +177,14 @@ class Engine:
         return decoding
 
     def _decode(self, requests: Sequence[Request]) -> None:
-        """A pass of those that the device chooses for, and one of the others."""
+        """A pass of those that the host chooses for, and one of the others."""
         # One that an interrupted step has left at its end only has to be ended.
         going = [r for r in requests if not r.ending]
         resting = self._rounds.resting(going)
         on_device = [r for r in going if r in resting or (r.on_device and r.drafting is None)]
-        on_host = [r for r in going if r not in on_device]
+        on_device += self._rounds.run([r for r in going if r not in on_device])
         if on_device:
             self._ahead.run(on_device)
-        if on_host:
-            self._rounds.run(on_host)
         for request in requests:
             if request.ending:
                 self._roster.end(request)
@@ -245,7 +243,7 @@ class Engine:
         if drafting is not None:
             text = [*sequences.tokens(seq), *request.prompt[kept:]]
             drafting.begin(seq, text, sequences.evaluated(seq))
-        request.on_device = self._ahead.prepare(request)
+        request.on_device = self._ahead.prepare(request) or self._rounds.prepare(request)
         sequences.prepare(len(work.tokens), seq, hidden)
         request.began_prompt(kept, note)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -13,9 +13,12 @@ import numpy as np
 from ...graph.errors import BackendError, RequestError
 from ...graph.random import uniform
 from ...models.step import CANDIDATES
-from .chain import CHAIN, Candidates, ChainState, draw, penalized, softmax_weights
+from .chain import CHAIN, Candidates, ChainState, Placed, draw, penalized, softmax_weights
 from .params import SamplerParams
 from .window import TokenWindow
+
+HUGE = 3e38  # below the largest number of f32
+LARGE = 1 << 15  # tokens, from which on a shortlist is faster than the whole vocabulary
 
 
 @lru_cache(maxsize=4)
@@ -23,6 +26,12 @@ def _vocabulary(n_vocab: int) -> np.ndarray:
     ids = np.arange(n_vocab)
     ids.flags.writeable = False
     return ids
+
+
+def _distinct(ids: np.ndarray) -> np.ndarray:
+    """What np.unique gives, which takes several times as long for so few."""
+    ids.sort()
+    return ids[np.flatnonzero(np.diff(ids, prepend=-1))]
 
 
 def _random_seed() -> int:
@@ -61,7 +70,9 @@ class Sampler:
         "_pick_steps",
         "_sample_steps",
         "_seed",
+        "_shortens",
         "_state",
+        "_window",
     )
 
     def __init__(
@@ -83,11 +94,12 @@ class Sampler:
             )
         self._n_vocab = n_vocab
         self._seed = _random_seed() if params.seed is None else int(params.seed)
+        self._window = TokenWindow(params.repeat_last_n if params.penalizes else 0, prompt)
         self._state = ChainState(
             params,
             np.fromiter(params.logit_bias.keys(), np.int64, len(params.logit_bias)),
             np.fromiter(params.logit_bias.values(), np.float64, len(params.logit_bias)),
-            TokenWindow(params.repeat_last_n if params.penalizes else 0, prompt),
+            self._window,
         )
         rows = [row for row in CHAIN if row.active(params)]
         self._pick_steps = tuple(row.apply for row in rows if row.shapes_greedy)
@@ -97,6 +109,8 @@ class Sampler:
             "penalties"
         ]
         self._on_device = all(row.on_device for row in run)
+        few = params.greedy or 1 <= params.top_k < CANDIDATES
+        self._shortens = few and bool(self._pick_steps) and n_vocab >= LARGE
 
     @property
     def params(self) -> SamplerParams:
@@ -123,16 +137,33 @@ class Sampler:
         """The seed in use, also where the parameters left it open."""
         return self._seed
 
-    def sample(self, logits: np.ndarray, position: int) -> int:
+    @property
+    def shortens(self) -> bool:
+        """Whether a shortlist mostly spares `sample` the reading of all logits: bias or penalties
+        change a few of a large vocabulary, of which no more than the shortlist's are drawn from."""
+        return self._shortens
+
+    def sample(
+        self,
+        logits: np.ndarray,
+        position: int,
+        shortlist: tuple[np.ndarray, np.ndarray] | None = None,
+    ) -> int:
         """The token for `position` (its absolute index in the sequence) from logits, f32 [V].
 
-        Changes nothing: asking again gives the same token. Raises BackendError for logits that
-        hold NaN or +Inf or are all -inf, RequestError if bias and penalties leave no token."""
+        shortlist: ids i32 [K] of the largest logits and these, f32 [K] descending, of a vocabulary
+        that may be padded; the token is the same without. Changes nothing: asking again gives the
+        same token. Raises BackendError for logits that hold NaN or +Inf or are all -inf,
+        RequestError if bias and penalties leave no token."""
+        if shortlist is not None and self._shortens:
+            if self._only_penalties and self.params.only_lowers:
+                token = self._largest_lowered(*shortlist)
+            else:
+                token = self._sample_short(logits, position, *shortlist)
+            if token is not None:
+                return token
         if not self.params.greedy:
-            final = self._filter(logits, position)
-            return int(
-                final.ids[draw(softmax_weights(final.logits), uniform(self._seed, position))]
-            )
+            return self._drawn(self._filter(logits, position), position)
         if self._only_penalties:
             return self._largest_penalized(logits, position)
         if self._pick_steps:
@@ -162,7 +193,7 @@ class Sampler:
         """Adds a token to the history. Raises RequestError outside the vocabulary."""
         if not 0 <= token < self._n_vocab:
             raise RequestError(f"token: expected an id in 0 .. {self._n_vocab - 1}, got {token}")
-        self._state.window.push(int(token))
+        self._window.push(int(token))
 
     def clone(self) -> Sampler:
         """A sampler with the same seed and a history of its own."""
@@ -170,17 +201,66 @@ class Sampler:
         other._n_vocab, other._seed = self._n_vocab, self._seed
         other._pick_steps, other._sample_steps = self._pick_steps, self._sample_steps
         other._on_device, other._only_penalties = self._on_device, self._only_penalties
-        state = self._state
-        other._state = ChainState(
-            state.params, state.bias_ids, state.bias_values, state.window.copy()
-        )
+        other._shortens = self._shortens
+        other._window = self._window.copy()
+        other._state = replace(self._state, window=other._window)
         return other
+
+    def _largest_lowered(self, largest_ids: np.ndarray, largest: np.ndarray) -> int | None:
+        """The largest logit's token where penalties only lower: of those up to the first that they
+        leave alone. None where all are lowered, or the logits are not sound."""
+        p, window = self.params, self._window
+        best, peak = -1, -math.inf
+        for token, value in zip(largest_ids.tolist(), largest.tolist(), strict=True):
+            if not math.isfinite(value):
+                return None
+            if token >= self._n_vocab:
+                continue
+            count = window.count(token)
+            if count:
+                value = value / p.repeat_penalty if value > 0 else value * p.repeat_penalty
+                value -= count * p.frequency_penalty + p.presence_penalty
+                if not -HUGE < value < HUGE:
+                    return None
+                value = float(np.float32(value))
+            if value > peak or (value == peak and token < best):
+                best, peak = token, value
+            if not count:
+                return best
+        return None
+
+    def _sample_short(
+        self, logits: np.ndarray, position: int, largest_ids: np.ndarray, largest: np.ndarray
+    ) -> int | None:
+        """The token, from the largest logits and those that bias and penalties change; None where
+        one of the others might be it, or the logits are not sound."""
+        state, window, last = self._state, self._window, largest[-1]
+        ids = _distinct(np.concatenate((largest_ids, window.ids, state.bias_ids)))
+        ids = ids[: ids.searchsorted(self._n_vocab)]
+        if not math.isfinite(largest[0]):
+            return None
+        placed = Placed(ids.searchsorted(window.ids), window.counts)
+        state = replace(state, bias_ids=ids.searchsorted(state.bias_ids), window=placed)
+        candidates = Candidates(ids, logits[ids])
+        for step in self._pick_steps:
+            candidates = step(candidates, state)
+        # All others are as they were, and so at most the last of the largest.
+        if self.params.greedy:
+            best = int(candidates.logits.argmax())
+            return int(ids[best]) if last < candidates.logits[best] < math.inf else None
+        k = self.params.top_k
+        if ids.size <= k or np.count_nonzero(candidates.logits > last) < k:
+            return None
+        return self._drawn(self._narrow(candidates), position)
+
+    def _drawn(self, final: Candidates, position: int) -> int:
+        return int(final.ids[draw(softmax_weights(final.logits), uniform(self._seed, position))])
 
     def _largest_penalized(self, logits: np.ndarray, position: int) -> int:
         """The largest of a whole vocabulary of which penalties change a few: these are put in their
         places for the search alone, since copying the others takes longer than that."""
         self._check_shape(logits)
-        p, window = self.params, self._state.window
+        p, window = self.params, self._window
         ids = window.ids
         old = logits[ids]
         try:
@@ -196,7 +276,10 @@ class Sampler:
         return best
 
     def _filter(self, logits: np.ndarray, position: int | None) -> Candidates:
-        candidates = self._shape(logits, position)
+        return self._narrow(self._shape(logits, position))
+
+    def _narrow(self, candidates: Candidates) -> Candidates:
+        """The steps from top_k on."""
         for step in self._sample_steps:
             candidates = step(candidates, self._state)
         return candidates
