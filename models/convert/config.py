@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from ...graph.errors import ModelError
-from .json_files import TEXT, Form, Members, read_json
+from .json_files import ID, NUMBER, TEXT, Form, Leaf, Members, check, read_json
 
 T = TypeVar("T")
 
@@ -20,6 +20,20 @@ class Needed(Enum):
 
 NEEDED: Final = Needed.token
 _FORM: Form = Members(may={"architectures": [TEXT]})  # others are looked at when asked for
+_NUMBERS = (
+    *("rope_theta", "factor", "attention_factor", "mscale", "mscale_all_dim", "low_freq_factor"),
+    *("high_freq_factor", "beta_fast", "beta_slow", "extrapolation_factor"),
+)
+_ROPE: Form = Members(
+    may={
+        **dict.fromkeys(_NUMBERS, NUMBER),
+        **{key: [NUMBER] for key in ("long_factor", "short_factor")},
+        **dict.fromkeys(("rope_type", "type"), TEXT),
+        "mrope_section": [ID],
+        "partial_rotary_factor": Leaf("0 to 1", lambda v: NUMBER.test(v) and 0 <= v <= 1),
+        "original_max_position_embeddings": Leaf("above 0", lambda v: NUMBER.test(v) and v >= 1),
+    }
+)
 
 
 class Config:
@@ -103,7 +117,10 @@ class Config:
     def rope_of(self, kind: str) -> dict[str, Any]:
         """Rotary parameters of one kind of layers, {} where it has none of its own."""
         found = self._rope().get(kind)
-        return dict(found) if isinstance(found, dict) else {}
+        if not isinstance(found, dict):
+            return {}
+        check(self.path, found, _ROPE, f"rope_parameters.{kind}")
+        return {name: value for name, value in found.items() if value is not None}
 
     def _rope(self) -> dict[str, Any]:
         found = self.get("rope_parameters", "rope_scaling") or {}
@@ -115,7 +132,8 @@ class Config:
                 found.setdefault(name, self.get(name))
         if "type" in found:
             found.setdefault("rope_type", found["type"])
-        return found
+        check(self.path, found, _ROPE, "rope_parameters")
+        return {name: value for name, value in found.items() if value is not None}
 
     def _typed(
         self, names: tuple[str, ...], kinds: tuple[type, ...], want: str, default: Any

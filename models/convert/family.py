@@ -160,13 +160,14 @@ class Family(ABC):
     def keys(self) -> Keys:
         """Metadata without the architecture's prefix; int is written as u32, float as f32."""
         c = self.c
-        heads = c.integer("num_attention_heads")
+        heads = c.integer("num_attention_heads", within=SIZES)
+        groups = c.integer("num_key_value_heads", default=heads, within=SIZES)
         found: Keys = {
             "block_count": self.n_block,
             "context_length": c.integer(self.context),
             "embedding_length": c.integer("hidden_size"),
             "attention.head_count": heads,
-            "attention.head_count_kv": c.integer("num_key_value_heads", default=heads),
+            "attention.head_count_kv": groups,
             "attention.layer_norm_rms_epsilon": c.number(self.eps),
             **rope_keys(c),
         }
