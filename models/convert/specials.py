@@ -85,5 +85,5 @@ def _adds(
         if part.get("type") == "TemplateProcessing":
             single = part.get("single") or [{}]
             end = (single[0 if role == "bos" else -1].get("SpecialToken") or {}).get("id")
-            return token is not None and by_text.get(end or "") == token
+            return token is not None and isinstance(end, str) and by_text.get(end) == token
     return None

@@ -136,7 +136,7 @@ def without(name: str) -> dict[str, np.ndarray]:
         ({"rms_norm_eps": None}, ["rms_norm_eps is missing"]),
         ({"architectures": ["Foo"], "model_type": "foo"}, ["one of", "LlamaForCausalLM", "Foo"]),
         ({"rope_scaling": {"rope_type": "odd", "factor": 2.0}}, ["rope_type", "odd"]),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": "4"}}, ["factor", "a number"]),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": "4"}}, ["factor", "a finite number"]),
         ({"num_hidden_layers": 3}, ["missing layers.2.input_layernorm.weight", "and 5 more"]),
         ({"num_hidden_layers": 1}, ["unknown model.layers.1."]),
         (
