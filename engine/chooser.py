@@ -17,6 +17,8 @@ class Chooser:
         self, sampler: Sampler, n_vocab: int, constraint: Constraint | None = None
     ) -> None:
         self.sampler, self.constraint, self.n_vocab = sampler, constraint, n_vocab
+        # Whether a choice depends on what was chosen before.
+        self.remembers = constraint is not None or sampler.params.penalizes
 
     @property
     def shortens(self) -> bool:

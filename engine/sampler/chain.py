@@ -51,14 +51,6 @@ class Window(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
-    """The window of candidates that are not the whole vocabulary."""
-
-    ids: np.ndarray
-    counts: np.ndarray
-
-
-@dataclass(frozen=True, slots=True)
 class ChainState:
     """What steps may look at besides the candidates. bias_ids: places among them, as window.ids."""
 

@@ -13,11 +13,11 @@ import numpy as np
 from ...graph.errors import BackendError, RequestError
 from ...graph.random import uniform
 from ...models.step import CANDIDATES
-from .chain import CHAIN, Candidates, ChainState, Placed, draw, penalized, softmax_weights
+from .chain import CHAIN, Candidates, ChainState, draw, penalized, softmax_weights
 from .params import SamplerParams
+from .shortlist import changed_candidates, largest_lowered
 from .window import TokenWindow
 
-HUGE = 3e38  # below the largest number of f32
 LARGE = 1 << 15  # tokens, from which on a shortlist is faster than the whole vocabulary
 
 
@@ -26,12 +26,6 @@ def _vocabulary(n_vocab: int) -> np.ndarray:
     ids = np.arange(n_vocab)
     ids.flags.writeable = False
     return ids
-
-
-def _distinct(ids: np.ndarray) -> np.ndarray:
-    """What np.unique gives, which takes several times as long for so few."""
-    ids.sort()
-    return ids[np.flatnonzero(np.diff(ids, prepend=-1))]
 
 
 def _random_seed() -> int:
@@ -156,10 +150,7 @@ class Sampler:
         same token. Raises BackendError for logits that hold NaN or +Inf or are all -inf,
         RequestError if bias and penalties leave no token."""
         if shortlist is not None and self._shortens:
-            if self._only_penalties and self.params.only_lowers:
-                token = self._largest_lowered(*shortlist)
-            else:
-                token = self._sample_short(logits, position, *shortlist)
+            token = self._sample_short(logits, position, *shortlist)
             if token is not None:
                 return token
         if not self.params.greedy:
@@ -206,50 +197,27 @@ class Sampler:
         other._state = replace(self._state, window=other._window)
         return other
 
-    def _largest_lowered(self, largest_ids: np.ndarray, largest: np.ndarray) -> int | None:
-        """The largest logit's token where penalties only lower: of those up to the first that they
-        leave alone. None where all are lowered, or the logits are not sound."""
-        p, window = self.params, self._window
-        best, peak = -1, -math.inf
-        for token, value in zip(largest_ids.tolist(), largest.tolist(), strict=True):
-            if not math.isfinite(value):
-                return None
-            if token >= self._n_vocab:
-                continue
-            count = window.count(token)
-            if count:
-                value = value / p.repeat_penalty if value > 0 else value * p.repeat_penalty
-                value -= count * p.frequency_penalty + p.presence_penalty
-                if not -HUGE < value < HUGE:
-                    return None
-                value = float(np.float32(value))
-            if value > peak or (value == peak and token < best):
-                best, peak = token, value
-            if not count:
-                return best
-        return None
-
     def _sample_short(
         self, logits: np.ndarray, position: int, largest_ids: np.ndarray, largest: np.ndarray
     ) -> int | None:
         """The token, from the largest logits and those that bias and penalties change; None where
         one of the others might be it, or the logits are not sound."""
-        state, window, last = self._state, self._window, largest[-1]
-        ids = _distinct(np.concatenate((largest_ids, window.ids, state.bias_ids)))
-        ids = ids[: ids.searchsorted(self._n_vocab)]
+        params = self.params
+        if self._only_penalties and params.only_lowers:
+            return largest_lowered(largest_ids, largest, self._window, params, self._n_vocab)
         if not math.isfinite(largest[0]):
             return None
-        placed = Placed(ids.searchsorted(window.ids), window.counts)
-        state = replace(state, bias_ids=ids.searchsorted(state.bias_ids), window=placed)
-        candidates = Candidates(ids, logits[ids])
-        for step in self._pick_steps:
-            candidates = step(candidates, state)
+        candidates = changed_candidates(
+            logits, largest_ids, self._state, self._pick_steps, self._n_vocab
+        )
         # All others are as they were, and so at most the last of the largest.
-        if self.params.greedy:
+        last = largest[-1]
+        if params.greedy:
             best = int(candidates.logits.argmax())
-            return int(ids[best]) if last < candidates.logits[best] < math.inf else None
-        k = self.params.top_k
-        if ids.size <= k or np.count_nonzero(candidates.logits > last) < k:
+            found = int(candidates.ids[best])
+            return found if last < candidates.logits[best] < math.inf else None
+        k = params.top_k
+        if candidates.ids.size <= k or np.count_nonzero(candidates.logits > last) < k:
             return None
         return self._drawn(self._narrow(candidates), position)
 
