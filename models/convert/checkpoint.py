@@ -4,7 +4,6 @@ Source: the safetensors format (8 bytes of length, a JSON header, the data)."""
 
 from __future__ import annotations
 
-import json
 import math
 import mmap
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.errors import ModelError
-from .config import read_json
+from .json_files import TEXT, Each, Leaf, Members, parse, read_json
 
 INDEX = "model.safetensors.index.json"
 ALONE = "model.safetensors"
@@ -24,6 +23,8 @@ BLOCK = 1 << 24  # elements that are read at a time
 # numpy's type of each stored type; bf16, which numpy lacks, as its bits.
 KINDS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "F8_E4M3": "u1", "F8_E5M2": "u1"}
 KINDS |= {"I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "u1"}
+_FILE = Leaf("a file's name", lambda value: TEXT.test(value) and 0 < len(value.encode()) < 256)
+_INDEX_FORM = Members(may={"weight_map": Each(_FILE, key=TEXT)})
 FLOATS = ("F32", "F16", "BF16", "F64")
 
 Shape = tuple[int, ...]
@@ -113,10 +114,10 @@ def _files(folder: Path) -> list[Path]:
         raise ModelError(
             f"{folder}: expected {ALONE} or {INDEX}{found}; save the checkpoint as safetensors"
         )
-    placed = read_json(index).get("weight_map")
-    if not isinstance(placed, dict) or not placed:
+    placed = read_json(index, _INDEX_FORM).get("weight_map")
+    if not placed:
         raise ModelError(f"{index}: weight_map is missing, expected the file of each tensor")
-    paths = [folder / str(name) for name in dict.fromkeys(placed.values())]
+    paths = [folder / name for name in dict.fromkeys(placed.values())]
     missing = [p.name for p in paths if not p.is_file()]
     if missing:
         raise ModelError(f"{index}: names {', '.join(missing[:3])}, not in the folder; fetch them")
@@ -134,13 +135,8 @@ def _tensors(path: Path) -> Iterator[Source]:
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > min(size - 8, MAX_HEADER):
             raise ModelError(f"{path}: is no safetensors file, or cut short; fetch it again")
-        try:
-            header = json.loads(file.read(length))
-        except ValueError as error:
-            raise ModelError(f"{path}: header is not JSON ({error}); fetch it again") from None
+        header = parse(file.read(length), f"{path}: header")
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    if not isinstance(header, dict):
-        raise ModelError(f"{path}: header should be an object, got {type(header).__name__}")
     for name, entry in header.items():
         if name != "__metadata__":
             yield _source(path, name, entry, mapped, 8 + length)
@@ -150,11 +146,11 @@ def _source(path: Path, name: str, entry: Any, mapped: mmap.mmap, data: int) -> 
     try:
         kind, shape = entry["dtype"], tuple(int(n) for n in entry["shape"])
         begin, end = (int(n) for n in entry["data_offsets"])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise ModelError(
             f"{path}: tensor {name!r} should have dtype, shape and data_offsets; fetch it again"
         ) from None
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise ModelError(
             f"{path}: tensor {name!r} is of {kind}, expected one of {', '.join(KINDS)}"
         )

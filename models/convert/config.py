@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from ...graph.errors import ModelError
+from .json_files import ID, NUMBER, TEXT, Form, Leaf, Members, check, read_json
 
 T = TypeVar("T")
 
@@ -19,17 +19,21 @@ class Needed(Enum):
 
 
 NEEDED: Final = Needed.token
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """An object of a JSON file. Raises ModelError for what is none."""
-    try:
-        found = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise ModelError(f"{path}: is not valid JSON ({error}); fetch the file again") from None
-    if not isinstance(found, dict):
-        raise ModelError(f"{path}: expected a JSON object, got {type(found).__name__}")
-    return found
+_FORM: Form = Members(may={"architectures": [TEXT]})  # others are looked at when asked for
+_NUMBERS = (
+    *("rope_theta", "factor", "attention_factor", "mscale", "mscale_all_dim", "low_freq_factor"),
+    *("high_freq_factor", "beta_fast", "beta_slow", "extrapolation_factor"),
+)
+_ROPE: Form = Members(
+    may={
+        **dict.fromkeys(_NUMBERS, NUMBER),
+        **{key: [NUMBER] for key in ("long_factor", "short_factor")},
+        **dict.fromkeys(("rope_type", "type"), TEXT),
+        "mrope_section": [ID],
+        "partial_rotary_factor": Leaf("0 to 1", lambda v: NUMBER.test(v) and 0 <= v <= 1),
+        "original_max_position_embeddings": Leaf("above 0", lambda v: NUMBER.test(v) and v >= 1),
+    }
+)
 
 
 class Config:
@@ -53,7 +57,7 @@ class Config:
         path = folder / "config.json"
         if not path.is_file():
             raise ModelError(f"{path}: no such file; name the folder of a Hugging Face checkpoint")
-        return cls(path, read_json(path))
+        return cls(path, read_json(path, _FORM))
 
     def completed(self, defaults: dict[str, Any]) -> Config:
         """With these values where the file has none."""
@@ -64,14 +68,23 @@ class Config:
         """The first of these that is there, as it stands in the file, or None."""
         return next((self.values[n] for n in names if self.values.get(n) is not None), None)
 
-    def integer(self, *names: str, default: T | Needed = NEEDED) -> int | T:
-        """A whole number."""
-        return self._typed(names, (int,), "a whole number", default)
+    def integer(
+        self, *names: str, default: T | Needed = NEEDED, within: range | None = None
+    ) -> int | T:
+        """A whole number. within: those that it may be, where others would cost the memory or the
+        time of what they count."""
+        found = self._typed(names, (int,), "a whole number", default)
+        if within is not None and isinstance(found, int) and found not in within:
+            raise self.fault(names[0], f"{within.start} to {within.stop - 1}", found)
+        return found
 
     def number(self, *names: str, default: T | Needed = NEEDED) -> float | T:
         """A number, as a float."""
         found = self._typed(names, (int, float), "a number", default)
-        return float(found) if isinstance(found, int) else found
+        try:
+            return float(found) if isinstance(found, int) else found
+        except OverflowError:
+            raise self.fault(names[0], "a number that f64 holds", found) from None
 
     def flag(self, *names: str, default: T | Needed = NEEDED) -> bool | T:
         """true or false."""
@@ -104,7 +117,10 @@ class Config:
     def rope_of(self, kind: str) -> dict[str, Any]:
         """Rotary parameters of one kind of layers, {} where it has none of its own."""
         found = self._rope().get(kind)
-        return dict(found) if isinstance(found, dict) else {}
+        if not isinstance(found, dict):
+            return {}
+        check(self.path, found, _ROPE, f"rope_parameters.{kind}")
+        return {name: value for name, value in found.items() if value is not None}
 
     def _rope(self) -> dict[str, Any]:
         found = self.get("rope_parameters", "rope_scaling") or {}
@@ -116,7 +132,8 @@ class Config:
                 found.setdefault(name, self.get(name))
         if "type" in found:
             found.setdefault("rope_type", found["type"])
-        return found
+        check(self.path, found, _ROPE, "rope_parameters")
+        return {name: value for name, value in found.items() if value is not None}
 
     def _typed(
         self, names: tuple[str, ...], kinds: tuple[type, ...], want: str, default: Any

@@ -64,6 +64,7 @@ ENDS: Table = {
     "norm.weight": To("output_norm.weight"),
     "lm_head.weight": To("output.weight", optional=True),
 }
+LAYERS, SIZES = range(1, 1 << 14), range(1, 1 << 20)  # that counts and sizes lie within
 
 
 def linear(part: str, name: str, how: Transform = SAME) -> Table:
@@ -140,7 +141,7 @@ class Family(ABC):
         tensors tell how many there are: configurations of some do not count them, and others
         keep the count where saving left the tensors out."""
         self.c = config.completed(self.defaults)
-        self.n_layer: int = config.integer("num_hidden_layers")
+        self.n_layer: int = config.integer("num_hidden_layers", within=LAYERS)
         self.mtp = mtp
         self.n_mtp = max((self._behind(self.kept(name)) for name in names), default=0)
 
@@ -153,19 +154,20 @@ class Family(ABC):
     def head_dim(self) -> int:
         """Elements of a head."""
         c = self.c
-        given = c.integer("head_dim", default=None)
-        return given or c.integer("hidden_size") // c.integer("num_attention_heads")
+        given = c.integer("head_dim", default=None, within=SIZES)
+        return given or c.integer("hidden_size") // c.integer("num_attention_heads", within=SIZES)
 
     def keys(self) -> Keys:
         """Metadata without the architecture's prefix; int is written as u32, float as f32."""
         c = self.c
-        heads = c.integer("num_attention_heads")
+        heads = c.integer("num_attention_heads", within=SIZES)
+        groups = c.integer("num_key_value_heads", default=heads, within=SIZES)
         found: Keys = {
             "block_count": self.n_block,
             "context_length": c.integer(self.context),
             "embedding_length": c.integer("hidden_size"),
             "attention.head_count": heads,
-            "attention.head_count_kv": c.integer("num_key_value_heads", default=heads),
+            "attention.head_count_kv": groups,
             "attention.layer_norm_rms_epsilon": c.number(self.eps),
             **rope_keys(c),
         }

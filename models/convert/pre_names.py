@@ -76,7 +76,7 @@ def _forms(part: Any) -> list[str]:
     if not isinstance(part, dict):
         return []
     if part.get("type") == "Sequence":
-        return [form for each in part.get("normalizers", ()) for form in _forms(each)]
+        return [form for each in part.get("normalizers") or () for form in _forms(each)]
     return [str(part.get("type"))]
 
 
@@ -86,9 +86,9 @@ def _cuts(part: Any) -> list[str]:
         return []
     kind = part.get("type")
     if kind == "Sequence":
-        return [cut for each in part.get("pretokenizers", ()) for cut in _cuts(each)]
+        return [cut for each in part.get("pretokenizers") or () for cut in _cuts(each)]
     if kind == "Split":
-        pattern = part.get("pattern", {})
+        pattern = part.get("pattern") or {}
         return [str(pattern.get("Regex", pattern.get("String")))]
     if kind == "ByteLevel":
         return ["byte level"] if part.get("use_regex", True) else []

@@ -87,5 +87,9 @@ def llama3_factors(c: Config, n_rot: int) -> np.ndarray | None:
     low, high = number(c, rope, "low_freq_factor"), number(c, rope, "high_freq_factor")
     length = number(c, rope, "original_max_position_embeddings")
     waves = 2 * math.pi * base ** (np.arange(0, n_rot, 2, dtype=np.float64) / n_rot)
-    kept = np.clip((length / waves - low) / (high - low), 0, 1)
-    return (1 / ((1 - kept) / factor + kept)).astype(np.float32)
+    with np.errstate(all="ignore"):
+        kept = np.clip((length / waves - low) / np.float64(high - low), 0, 1)
+        found = (1 / ((1 - kept) / np.float64(factor) + kept)).astype(np.float32)
+    if not np.isfinite(found).all():
+        raise c.fault("rope_parameters", "such that frequencies are finite", rope)
+    return found

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from .config import Config
+from .json_files import NUMBER, Form, Members
 
 # Names of Hugging Face, and of GGUF where they differ.
 _ROLES = {"bos": "bos", "eos": "eos", "unk": "unknown", "sep": "seperator", "pad": "padding"}
 _ROLES |= {"cls": "cls", "mask": "mask"}
 _SAMPLING = {"temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
+GENERATION: Form = Members(may=dict.fromkeys(_SAMPLING, NUMBER))  # of generation_config.json
 
 
 def special_keys(
@@ -82,6 +84,6 @@ def _adds(
     for part in processor.get("processors") or [processor]:
         if part.get("type") == "TemplateProcessing":
             single = part.get("single") or [{}]
-            end = single[0 if role == "bos" else -1].get("SpecialToken", {}).get("id")
-            return token is not None and by_text.get(end) == token
+            end = (single[0 if role == "bos" else -1].get("SpecialToken") or {}).get("id")
+            return token is not None and isinstance(end, str) and by_text.get(end) == token
     return None

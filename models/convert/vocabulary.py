@@ -9,9 +9,10 @@ from typing import Any
 from ...graph.errors import ModelError
 from ..tokenizer import TokenType
 from ..tokenizer.vocab import SPACE
-from .config import Config, read_json
+from .config import Config
+from .json_files import FLAG, ID, TEXT, Each, Form, Leaf, Members, check, optional_json
 from .pre_names import pre_name
-from .specials import special_keys
+from .specials import GENERATION, special_keys
 from .spm_model import SpmVocabulary, read_spm
 
 # Metadata of a file without a tokenizer.
@@ -22,6 +23,44 @@ _TAB = "<0x09>"
 _SPECIAL = re.compile(r"<\|.*\|>|<｜.*｜>|<unused\d*>|<pad>|<mask>|<2mass>|\[@BOS@\]", re.DOTALL)
 
 
+def _is_merge(value: Any) -> bool:
+    parts = value.split(" ", 1) if isinstance(value, str) else value
+    return (
+        isinstance(parts, list) and len(parts) == 2 and all(TEXT.test(p) and p != "" for p in parts)
+    )
+
+
+_SIZES = range(1, 1 << 22)  # of vocabularies, each token of which becomes an entry of the file
+# What is read of tokenizer.json, tokenizer_config.json and chat_template.json.
+_MERGE = Leaf("two texts, or one with a space between", _is_merge)
+_TOKEN = Members({"content": TEXT}, {"special": FLAG})
+_STEPS = ("normalizers", "pretokenizers", "processors")
+_STEP: Form = Members(
+    may={
+        **{name: [lambda: _STEP] for name in _STEPS},
+        **dict.fromkeys(("type", "prepend_scheme"), TEXT),
+        **dict.fromkeys(("use_regex", "individual_digits"), FLAG),
+        "pattern": Members(may={"Regex": TEXT, "String": TEXT}),
+        "single": [Members(may={"SpecialToken": Members(may={"id": TEXT})})],
+    }
+)
+_TOKENIZER: Form = Members(
+    may={
+        "added_tokens": [Members({"id": ID, "content": TEXT}, {"special": FLAG})],
+        "model": Members(may={"type": TEXT, "byte_fallback": FLAG, "merges": [_MERGE]}),
+        **dict.fromkeys(("normalizer", "pre_tokenizer", "post_processor"), _STEP),
+    }
+)
+_TEMPLATE: Form = (TEXT, [Members({"name": TEXT, "template": TEXT})])
+_SETTINGS: Form = Members(
+    may={
+        "added_tokens_decoder": Each(_TOKEN, Leaf("a number", lambda key: key.isdecimal())),
+        "chat_template": _TEMPLATE,
+    }
+)
+_TEMPLATE_FILE: Form = Members(may={"chat_template": _TEMPLATE})
+
+
 def vocabulary_keys(folder: Path, config: Config, pre: str = "") -> dict[str, Any]:
     """Metadata for the tokenizer in a checkpoint's folder. pre: the name of the pre-tokenizer, ""
     to find it.
@@ -29,10 +68,10 @@ def vocabulary_keys(folder: Path, config: Config, pre: str = "") -> dict[str, An
     Raises ModelError where there is none, and for kinds that GGUF files of decoders do not
     have."""
     json_file, model = folder / "tokenizer.json", folder / "tokenizer.model"
-    settings = _optional(folder / "tokenizer_config.json")
-    described = read_json(json_file) if json_file.is_file() else {}
+    settings = optional_json(folder / "tokenizer_config.json", _SETTINGS)
+    described = optional_json(json_file, _TOKENIZER)
     added = _added(described, settings)
-    size = config.integer("vocab_size")
+    size = config.integer("vocab_size", within=_SIZES)
     if model.is_file():
         keys = _spm_keys(read_spm(model), added, size, settings)
     elif described:
@@ -42,20 +81,16 @@ def vocabulary_keys(folder: Path, config: Config, pre: str = "") -> dict[str, An
             f"{folder}: has neither tokenizer.json nor tokenizer.model; fetch one of them, or "
             "convert with --no-tokenizer for prompts of token ids"
         )
-    generation = _optional(folder / "generation_config.json")
+    generation = optional_json(folder / "generation_config.json", GENERATION)
     template = _template(folder, settings)
     return {**keys, **special_keys(config, described, settings, generation, added), **template}
-
-
-def _optional(path: Path) -> dict[str, Any]:
-    return read_json(path) if path.is_file() else {}
 
 
 def _added(described: dict[str, Any], settings: dict[str, Any]) -> dict[int, dict[str, Any]]:
     """Added tokens by id: `content`, `special`, ..."""
     found: dict[int, dict[str, Any]] = {}
     for token in described.get("added_tokens") or ():
-        found[int(token["id"])] = token
+        found[token["id"]] = token
     for number, token in (settings.get("added_tokens_decoder") or {}).items():
         found[int(number)] = token
     return found
@@ -74,6 +109,9 @@ def _described_keys(
     if model.get("type") != "BPE" or not isinstance(model.get("vocab"), dict):
         kind = model.get("type")
         raise ModelError(f"{source}: model.type should be BPE with its vocab, got {kind}")
+    check(Path(source), model["vocab"], Each(ID, key=TEXT), "model.vocab")
+    if not model["vocab"]:
+        raise ModelError(f"{source}: model.vocab should hold tokens, got none; fetch it again")
     vocab, merges = model["vocab"], [_pair(m) for m in model.get("merges") or ()]
     spaced = model.get("byte_fallback") and "<0x00>" in vocab
     if spaced and _TAB not in vocab:
@@ -102,11 +140,10 @@ def _tokens(
 ) -> tuple[list[str], list[int]]:
     """Texts and types of `size` tokens; ids that nothing has become unused ones."""
     known = {number: text for text, number in vocab.items()}
-    known |= {number: str(token["content"]) for number, token in added.items()}
-    if max(known) >= size:
-        raise ModelError(
-            f"{source}: holds token {max(known)}, where vocab_size of config.json is {size}"
-        )
+    known |= {number: token["content"] for number, token in added.items()}
+    last = max(known, default=-1)
+    if last >= size:
+        raise ModelError(f"{source}: holds token {last}, where vocab_size of config.json is {size}")
     tokens, types = [], []
     for number in range(size):
         text = known.get(number)
@@ -178,7 +215,7 @@ def _spm_keys(
         types.append(int(TokenType.UNUSED))
     for number, token in added.items():
         if number < size:
-            text = str(token["content"])
+            text = token["content"]
             kind = _type(text, token)
             tokens[number], scores[number], types[number] = _spelled(text, kind), -1000.0, int(kind)
     prefix = settings.get("add_prefix_space")
@@ -186,18 +223,25 @@ def _spm_keys(
     return _scored("llama", tokens, scores, types) | {"tokenizer.ggml.add_space_prefix": prefix}
 
 
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ModelError(f"{path}: is not UTF-8 ({error}); fetch the file again") from None
+
+
 def _template(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """The chat template; of several the one called default, and the others by their names."""
     found = settings.get("chat_template")
     if (folder / "chat_template.jinja").is_file():
-        found = found or (folder / "chat_template.jinja").read_text(encoding="utf-8")
+        found = found or _read_text(folder / "chat_template.jinja")
     if found is None:
-        found = _optional(folder / "chat_template.json").get("chat_template")
+        found = optional_json(folder / "chat_template.json", _TEMPLATE_FILE).get("chat_template")
+    if not found:
+        return {}
     if isinstance(found, str):
         return {"tokenizer.chat_template": found}
-    if not isinstance(found, list):
-        return {}
-    named = {str(each["name"]): str(each["template"]) for each in found}
+    named = {each["name"]: each["template"] for each in found}
     keys: dict[str, Any] = {}
     if "default" in named:
         keys["tokenizer.chat_template"] = named.pop("default")

@@ -13,18 +13,27 @@ import numpy as np
 
 from ...graph.codec import encode
 from ...graph.dtype import DType, dtype
-from ...graph.errors import DTypeError, ModelError, RequestError
+from ...graph.errors import DTypeError, GgufError, ModelError, RequestError
 from .. import quant  # noqa: F401  (registers the block codecs)
-from ..architecture import check_tensors, find_architecture
-from ..gguf import QUANTIZATION_VERSION, NewTensor, new_fields, open_gguf, write_gguf
+from ..gguf import (
+    QUANTIZATION_VERSION,
+    Field,
+    NewTensor,
+    new_fields,
+    open_gguf,
+    write_gguf,
+)
+from ..gguf.pages import give_back
 from ..gguf.target import check_target
+from ..load import read_model
 from ..quantizing import find_mix, fit_rows, is_quantized
 from ..tokenizer.pretokenizers import find_pretokenizer
 from .checkpoint import Array, Checkpoint, Shape, Source
-from .config import Config, read_json
+from .config import Config
 from .family import Family, Table, To, find_family
+from .json_files import optional_json
 from .size_label import size_label
-from .specials import sampling_keys
+from .specials import GENERATION, sampling_keys
 from .transforms import SAME, Transform
 from .vocabulary import NO_VOCABULARY, vocabulary_keys
 
@@ -42,8 +51,16 @@ class Planned:
     sources: Sequence[Source]
 
     def pieces(self) -> Iterator[Array]:
-        """What goes into the file, in order. Raises ModelError for values that do not fit the
-        type, and where the sizes of config.json do not fit the tensor."""
+        """What goes into the file, in order. What was read for a piece leaves memory when the next
+        one is asked for. Raises ModelError for values that do not fit the type, and where the sizes
+        of config.json do not fit the tensor."""
+        mapped = {id(source.mapped): source.mapped for source in self.sources}
+        for piece in self._made():
+            yield piece
+            for of in mapped.values():
+                give_back(of)
+
+    def _made(self) -> Iterator[Array]:
         source = self.sources[0]
         if self.how is SAME and source.kind.lower() == self.dtype.name:
             yield from (source.stored(*rows) for rows in source.blocks())
@@ -114,7 +131,7 @@ def convert(
     }
     write_gguf(
         target,
-        new_fields(keys),
+        _fields(source, keys),
         [*_extra(family), *(NewTensor(t.name, t.shape, t.dtype, t.pieces) for t in tensors)],
         force=force,
         progress=progress,
@@ -181,6 +198,13 @@ def _misfit(source: Source, why: str) -> ModelError:
     return ModelError(f"{source.path}: tensor {source.name!r} {source.shape}: {why}")
 
 
+def _fields(source: Path, keys: dict[str, Any]) -> dict[str, Field]:
+    try:
+        return new_fields(keys)
+    except GgufError as error:
+        raise ModelError(f"{source}: {error}") from None
+
+
 def _vocabulary(
     family: Family, source: Path, config: Config, tokenizer: bool, pre: str
 ) -> dict[str, Any]:
@@ -190,8 +214,7 @@ def _vocabulary(
 
 
 def _recommended(source: Path) -> dict[str, Any]:
-    generation = source / "generation_config.json"
-    return sampling_keys(read_json(generation)) if generation.is_file() else {}
+    return sampling_keys(optional_json(source / "generation_config.json", GENERATION))
 
 
 def _extra(family: Family) -> Iterable[NewTensor]:
@@ -203,9 +226,7 @@ def _check(target: Path, path: Path) -> None:
     """Refuse a file that could not be loaded, in words about the target."""
     try:
         with open_gguf(path) as file:
-            table = file.infos.get("token_embd.weight")
-            arch = find_architecture(file)(file, table.shape[0] if table else 0)
-            check_tensors(arch, file)
+            read_model(file)
     except ModelError as error:
         told = str(error).replace(str(path), str(target))
         raise ModelError(f"{told}; the checkpoint may be of another kind than it says") from None

@@ -13,6 +13,7 @@ import numpy as np
 from ...graph.errors import GgufError, ModelError
 from .cursor import REFETCH, Cursor
 from .metadata import Metadata, read_metadata
+from .pages import give_back
 from .tensors import GgufTensor, TensorTable, read_table
 from .typed import TypedKeys
 
@@ -98,6 +99,11 @@ class Container(TypedKeys):
                 f"{now.size} now), and weights are read from it as they are needed; load it again, "
                 'or copy it into memory with load="read" (--load read)'
             )
+
+    def give_back(self) -> None:
+        """Take tensors that were read out of memory, where they are read from the file."""
+        if self._mapped is not None and self._buf is not None:
+            give_back(self._buf)
 
     def release(self) -> None:
         """Let go of the mapping. It ends when no tensor view needs it any more."""

@@ -61,6 +61,12 @@ class GgufFile(TypedKeys):
         for shard in self._shards:
             shard.check_unchanged()
 
+    def give_back(self) -> None:
+        """Take tensors that were read out of memory, where they are read from the files; views on
+        them stay valid."""
+        for shard in self._shards:
+            shard.give_back()
+
     def close(self) -> None:
         """Let go of the files. Metadata and `tensors` raise GgufError from here on."""
         self._tensors = None

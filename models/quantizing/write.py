@@ -63,7 +63,7 @@ def quantize(
             step.tensor.name,
             step.tensor.shape,
             step.to,
-            partial(_pieces, step, recode, importance),
+            partial(_pieces, file, step, recode, importance),
         )
         for step in steps
     ]
@@ -100,8 +100,17 @@ def check_importance(mix: Mix, steps: Sequence[Step], importance: Importance | N
             )
 
 
-def _pieces(step: Step, recode: Recode, importance: Importance | None) -> Iterator[np.ndarray]:
-    """The storage of a tensor in its new type."""
+def _pieces(
+    file: GgufFile, step: Step, recode: Recode, importance: Importance | None
+) -> Iterator[np.ndarray]:
+    """The storage of a tensor in its new type. What was read for a piece leaves memory when the
+    next one is asked for."""
+    for piece in _recoded(step, recode, importance):
+        yield piece
+        file.give_back()
+
+
+def _recoded(step: Step, recode: Recode, importance: Importance | None) -> Iterator[np.ndarray]:
     tensor = step.tensor
     if tensor.dtype == step.to:
         for at in range(0, tensor.data.size, _PIECE):

@@ -10,6 +10,7 @@ from functools import cache
 import numpy as np
 import pytest
 import riverrun.models.quant  # noqa: F401
+from eight_bits import rounded
 from one_op import bits, cpu, normal
 from riverrun.backends.base import Pools
 from riverrun.backends.cpu import instruction_sets
@@ -72,14 +73,6 @@ class Product:
 
 def product(kind: str, x: np.ndarray, raw: np.ndarray, m: int, threads: int = 1) -> np.ndarray:
     return Product(kind, raw, len(x), m, x.shape[1], threads)(x)
-
-
-def rounded(x: np.ndarray) -> np.ndarray:
-    """x as the products with block types see it: whole steps of a 127th of each 32 values' peak."""
-    blocks = x.reshape(len(x), -1, 32)
-    peak = np.abs(blocks).max(-1, keepdims=True)
-    steps = np.rint(blocks * (np.float32(127) / peak))
-    return (steps.astype(np.float64) * (peak * np.float32(1 / 127))).reshape(x.shape)
 
 
 def exact(kind: str, x: np.ndarray, raw: np.ndarray, m: int) -> np.ndarray:

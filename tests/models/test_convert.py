@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,9 @@ import gguf
 import numpy as np
 import pytest
 import riverrun as rr
+from checkpoint_folder import ABSENT, N_EMBD, N_VOCAB, checkpoint, tensors
 from paths import shared
+from resident import NEEDS_SMAPS, resident
 from riverrun.graph.errors import ModelError, RequestError
 from riverrun.models.convert import convert
 from riverrun.models.convert.arch.gptoss import Blocks
@@ -22,68 +23,6 @@ from riverrun.models.convert.size_label import size_label
 from riverrun.models.gguf import open_gguf
 from riverrun.tools.main import main
 from safetensors_bytes import write_safetensors
-
-N_VOCAB, N_EMBD, N_FF = 264, 64, 96
-
-
-def config(**more: Any) -> dict[str, Any]:
-    """A Llama of two layers."""
-    found: dict[str, Any] = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "vocab_size": N_VOCAB,
-        "hidden_size": N_EMBD,
-        "intermediate_size": N_FF,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 512,
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 10000.0,
-        "tie_word_embeddings": False,
-    }
-    return {key: value for key, value in {**found, **more}.items() if value is not ABSENT}
-
-
-ABSENT = ...
-
-
-def tensors() -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(0)
-    shapes = {
-        "self_attn.q_proj": (64, 64),
-        "self_attn.k_proj": (32, 64),
-        "self_attn.v_proj": (32, 64),
-        "self_attn.o_proj": (64, 64),
-        "mlp.gate_proj": (N_FF, 64),
-        "mlp.up_proj": (N_FF, 64),
-        "mlp.down_proj": (64, N_FF),
-        "input_layernorm": (64,),
-        "post_attention_layernorm": (64,),
-    }
-    names = {f"model.layers.{i}.{part}": s for i in range(2) for part, s in shapes.items()}
-    names |= {"model.embed_tokens": (N_VOCAB, 64), "model.norm": (64,), "lm_head": (N_VOCAB, 64)}
-    return {f"{n}.weight": rng.standard_normal(s).astype(np.float32) for n, s in names.items()}
-
-
-def checkpoint(
-    folder: Path,
-    held: dict[str, np.ndarray] | None = None,
-    kind: str = "F32",
-    **more: Any,
-) -> Path:
-    """A folder with a configuration and two files of weights."""
-    folder.mkdir(exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config(**more)))
-    held = tensors() if held is None else held
-    names = list(held)
-    parts = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
-    for file, part in parts.items():
-        write_safetensors(folder / file, {name: held[name] for name in part}, kind)
-    placed = {name: file for file, part in parts.items() for name in part}
-    index = json.dumps({"weight_map": placed})
-    (folder / "model.safetensors.index.json").write_text(index)
-    return folder
 
 
 def message(folder: Path, out: Path, error: type[Exception] = ModelError, **more: Any) -> str:
@@ -197,7 +136,7 @@ def without(name: str) -> dict[str, np.ndarray]:
         ({"rms_norm_eps": None}, ["rms_norm_eps is missing"]),
         ({"architectures": ["Foo"], "model_type": "foo"}, ["one of", "LlamaForCausalLM", "Foo"]),
         ({"rope_scaling": {"rope_type": "odd", "factor": 2.0}}, ["rope_type", "odd"]),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": "4"}}, ["factor", "a number"]),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": "4"}}, ["factor", "a finite number"]),
         ({"num_hidden_layers": 3}, ["missing layers.2.input_layernorm.weight", "and 5 more"]),
         ({"num_hidden_layers": 1}, ["unknown model.layers.1."]),
         (
@@ -299,7 +238,7 @@ def spoil_format(folder: Path) -> None:
     ("spoil", "words"),
     [
         (spoil_cut, "b.safetensors: tensor"),
-        (spoil_header, "a.safetensors: header is not JSON"),
+        (spoil_header, "a.safetensors: header is not valid JSON"),
         (spoil_index, "is not valid JSON"),
         (spoil_shard, "names b.safetensors, not in the folder"),
         (spoil_format, "found pytorch_model.bin; save the checkpoint as safetensors"),
@@ -423,3 +362,18 @@ def test_one_file_needs_no_index(tmp_path: Path) -> None:
         path.unlink()
     write_safetensors(folder / "model.safetensors", tensors(), "F32")
     assert rr.load(convert(folder, tmp_path / "x.gguf", tokenizer=False), "cpu").name
+
+
+@NEEDS_SMAPS
+@pytest.mark.parametrize("outtype", ["f32", "q8_0"])
+def test_what_was_read_leaves_memory(tmp_path: Path, outtype: str) -> None:
+    ends = ("model.embed_tokens.weight", "lm_head.weight")
+    held = {name: np.tile(x, (40, 1)) if name in ends else x for name, x in tensors().items()}
+    folder, seen = checkpoint(tmp_path / "hf", held, vocab_size=40 * N_VOCAB), []
+    files = sorted(folder.glob("*.safetensors"))
+    convert(
+        *(folder, tmp_path / "m.gguf", outtype),
+        tokenizer=False,
+        progress=lambda done, total: seen.append(sum(map(resident, files))),
+    )
+    assert max(seen) < 0.1 * sum(f.stat().st_size for f in files)

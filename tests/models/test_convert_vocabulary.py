@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 from typing import Any
 
 import pytest
+from byte_level_files import NFC, TEXTS, byte_level, corpus
 from riverrun.graph.errors import ModelError
 from riverrun.models.convert.config import Config
 from riverrun.models.convert.pre_names import NAMES, OTHERS
@@ -16,50 +16,8 @@ from riverrun.models.convert.vocabulary import vocabulary_keys
 from riverrun.models.tokenizer import load_tokenizer
 from riverrun.models.tokenizer.pretokenizers import PRETOKENIZERS
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
-from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Engine
-
-QWEN2 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-NFC = normalizers.NFC()
-WORDS = ["the", "other", "rather", "gathers", "weather", "whether", "together", "leather"]
-WORDS += ["feather", "bother", "12", "345"]
-TEXTS = ["the weather, whether", "  other  leathers\n\n 12345!", "гather ü 🙂 the", ""]
-
-
-def corpus() -> list[str]:
-    rng = random.Random(0)
-    return [" ".join(rng.choices(WORDS, k=12)) for _ in range(60)]
-
-
-def cut(pattern: str) -> pre_tokenizers.PreTokenizer:
-    """As Qwen's files cut, with this pattern."""
-    split = pre_tokenizers.Split(Regex(pattern), "isolated")
-    level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    return pre_tokenizers.Sequence([split, level])
-
-
-def byte_level(
-    folder: Path,
-    pattern: str = QWEN2,
-    normalizer: normalizers.Normalizer | None = NFC,
-) -> Engine:
-    """A tokenizer.json of byte-level BPE with tokens added behind the trained ones."""
-    made = Engine(models.BPE())
-    made.pre_tokenizer = cut(pattern)
-    if normalizer is not None:
-        made.normalizer = normalizer
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    made.train_from_iterator(
-        corpus(),
-        trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, show_progress=False),
-    )
-    made.add_special_tokens(["<|endoftext|>", "<|im_end|>"])
-    made.add_tokens([AddedToken("<tool>", normalized=False), "<|odd|>"])
-    made.save(str(folder / "tokenizer.json"))
-    return made
+from tokenizers import decoders, models, normalizers, trainers
 
 
 def keys(folder: Path, size: int, pre: str = "", **config: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from resident import NEEDS_SMAPS, resident
 from riverrun.backends.cpu_blocks import BlockRecoder
 from riverrun.graph.codec import decode
 from riverrun.graph.dtype import dtype
@@ -385,3 +386,21 @@ def test_a_type_that_is_asked_for_needs_an_importance_matrix_too(tmp_path: Path)
     steps = plan(file, mix, [("ffn_up", "iq3_s"), ("token_embd", "iq2_xs")])
     quantize(file, tmp_path / "out.gguf", mix, steps, BlockRecoder(1))
     assert open_gguf(tmp_path / "out.gguf").tensors["token_embd.weight"].dtype.name == "iq2_xs"
+
+
+@NEEDS_SMAPS
+@pytest.mark.parametrize("mix", ["Q4_0", "F32"])
+def test_what_was_read_of_the_source_leaves_memory(tmp_path: Path, mix: str) -> None:
+    """While it runs, too, and whether values change their type or not."""
+    shapes = {"token_embd.weight": (256, 1024)} | layers(6, ffn_up=(512, 256))
+    source, seen = model(tmp_path / "m.gguf", shapes, block_count=6), []
+    file, chosen = open_gguf(source), find_mix(mix)
+    for tensor in file.tensors.values():
+        assert tensor.data.any()  # in memory now
+    assert resident(source) > 0.9 * source.stat().st_size
+    quantize(
+        *(file, tmp_path / "o.gguf", chosen, plan(file, chosen, (), False), BlockRecoder(1)),
+        progress=lambda done, total: seen.append(resident(source)),
+    )
+    assert len(seen) == len(shapes)
+    assert max(seen) < 0.1 * source.stat().st_size

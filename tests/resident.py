@@ -1,0 +1,22 @@
+"""How much of a mapped file is in this process's memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+SMAPS = Path("/proc/self/smaps")
+NEEDS_SMAPS = pytest.mark.skipif(not SMAPS.exists(), reason="no /proc that tells of mappings")
+
+
+def resident(path: Path) -> int:
+    """Bytes of a file that this process has in memory, through all its mappings."""
+    found, of_file = 0, False
+    for line in SMAPS.read_text().splitlines():
+        first, *words = line.split(maxsplit=5)
+        if not first.endswith(":"):
+            of_file = bool(words) and words[-1] == str(path)
+        elif of_file and first == "Rss:":
+            found += 1024 * int(words[0])
+    return found
