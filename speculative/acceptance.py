@@ -76,5 +76,7 @@ RULES: dict[str, Rule] = {"match": match, "rejection": reject}
 def find_rule(name: str) -> Rule:
     """The rule of this name. Raises RequestError listing the known ones."""
     if name not in RULES:
-        raise RequestError(f"acceptance should be one of {', '.join(RULES)}, got {name!r}")
+        raise RequestError(
+            f"acceptance should be one of {', '.join(RULES)}, got {name!r}", "acceptance"
+        )
     return RULES[name]

@@ -140,5 +140,5 @@ def find_drafter(name: str) -> type[Drafter]:
     scan_drafters()
     if name not in DRAFTERS:
         known = ", ".join(sorted(DRAFTERS, key=lambda n: DRAFTERS[n].priority))
-        raise RequestError(f"drafter {name!r} is not known; known: {known}")
+        raise RequestError(f"drafter {name!r} is not known; known: {known}", "kinds")
     return DRAFTERS[name]

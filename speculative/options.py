@@ -105,18 +105,21 @@ class Speculation:
 
     def __post_init__(self) -> None:
         if not self.kinds:
-            raise RequestError("speculation needs a drafter; name one, as in 'mtp'")
+            raise RequestError("speculation needs a drafter; name one, as in 'mtp'", "kinds")
         for kind in self.kinds:
             find_drafter(kind)
         if len(set(self.kinds)) < len(self.kinds):
-            raise RequestError(f"each drafter should be named once, got {', '.join(self.kinds)}")
+            raise RequestError(
+                f"each drafter should be named once, got {', '.join(self.kinds)}", "kinds"
+            )
         find_rule(self.acceptance)
         check_fields(self)
         if not (isinstance(self.trace, bool) or callable(self.trace)):
             raise RequestError(f"trace: expected a function, True or False, got {self.trace!r}")
         if self.draft_min > (self.draft_max or MOST_DRAFTS):
             raise RequestError(
-                f"draft_min: expected at most draft_max, {self.draft_max}, got {self.draft_min}"
+                f"draft_min: expected at most draft_max, {self.draft_max}, got {self.draft_min}",
+                "draft_min",
             )
 
     @property

@@ -8,7 +8,8 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from ..graph.errors import RequestError
-from .parameters import command, usage_errors
+from .misuse import misuse, usage_errors
+from .parameters import command
 from .progress import progress_bar
 from .writing import Force, Out, tell_size
 
@@ -62,9 +63,7 @@ def convert(
             f"converting needs the package {error.name}: pip install 'riverrun[convert]'"
         ) from None
     if outtype not in OUTTYPES:
-        raise typer.BadParameter(
-            f"expected one of {', '.join(OUTTYPES)}, got {outtype!r}", param_hint="--outtype"
-        )
+        raise misuse(f"expected one of {', '.join(OUTTYPES)}, got {outtype!r}", "--outtype")
     with usage_errors("--pre"):
         find_pretokenizer(pre or "default", "pre")
     options: dict[str, Any] = dict(force=force, name=name or "", pre=pre or "")

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import typer
 
 from ..engine import Model
 from ..engine.embedding import EmbeddingOptions, default_pooling, text_ids
 from ..graph.fields import option
 from .files import piped, read_input, read_text
 from .loading import Loading, load_asked
+from .misuse import misuse
 from .options import Json
 from .parameters import Offer, command
 
@@ -45,14 +45,14 @@ class Texts:
         in. Raises typer.BadParameter for none and for an empty one, RequestError for a file that
         cannot be read."""
         if "" in self.texts:
-            raise typer.BadParameter("expected some text, got none", param_hint="-p")
+            raise misuse("expected some text, got none", "-p")
         found = list(self.texts)
         if self.file is not None:
             found += _lines(read_text(self.file, "-f"))
         elif not found and piped():
             found += _lines(read_input("standard input"))
         if not found:
-            raise typer.BadParameter("give a text, got none", param_hint="-p / -f")
+            raise misuse("give a text, got none", "-p", "-f")
         return found
 
 

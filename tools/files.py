@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import typer
-
 from ..graph.errors import RequestError
 from ..models.gguf.target import replacing
+from .misuse import misuse
 
 STANDARD_INPUT = "-"  # how options and arguments name it
 
@@ -73,7 +72,6 @@ def _decode(raw: bytes, name: str, label: str) -> str:
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise typer.BadParameter(
-            f"{name}: byte {error.start} is not UTF-8; convert the text to UTF-8 first",
-            param_hint=label,
+        raise misuse(
+            f"{name}: byte {error.start} is not UTF-8; convert the text to UTF-8 first", label
         ) from None

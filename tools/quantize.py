@@ -9,7 +9,8 @@ import typer
 
 from .loading import Loading
 from .messages import note
-from .parameters import Offer, command, usage_errors
+from .misuse import misuse, usage_errors
+from .parameters import Offer, command
 from .progress import progress_bar
 from .writing import Force, Out
 
@@ -74,7 +75,7 @@ def quantize(
         print("\n".join(_table(steps)))
         return
     if out.exists() and source.exists() and out.samefile(source):
-        raise typer.BadParameter("expected another file than IN", param_hint="OUT")
+        raise misuse("expected another file than IN", "OUT")
     with progress_bar("writing") as progress:
         quantizing.quantize(
             file,
@@ -96,9 +97,7 @@ def quantize(
 def _override(text: str) -> tuple[str, str]:
     expression, equals, kind = text.rpartition("=")
     if not equals or not expression or not kind:
-        raise typer.BadParameter(
-            f"expected REGEX=TYPE, such as ffn_down=q6_k, got {text!r}", param_hint="--tensor-type"
-        )
+        raise misuse(f"expected REGEX=TYPE, such as ffn_down=q6_k, got {text!r}", "--tensor-type")
     return expression, kind
 
 

@@ -7,7 +7,8 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from .parameters import command, usage_errors
+from .misuse import misuse, usage_errors
+from .parameters import command
 from .progress import progress_bar
 from .writing import Force, Out, tell_size
 
@@ -62,9 +63,7 @@ def synth(
     with usage_errors("TYPE"):
         mix = find_mix(kind)
     if router not in ROUTERS:
-        raise typer.BadParameter(
-            f"expected one of {', '.join(ROUTERS)}, got {router!r}", param_hint="--router"
-        )
+        raise misuse(f"expected one of {', '.join(ROUTERS)}, got {router!r}", "--router")
     with progress_bar("writing") as progress:
         synthesize(
             shape,

@@ -18,7 +18,9 @@ ROLLBACKS = ("auto", *STRATEGIES, "checkpoint")
 def check_rollback(name: str) -> None:
     """Raise RequestError unless `rollback=` may have this value."""
     if name not in ROLLBACKS:
-        raise RequestError(f"rollback should be one of {', '.join(ROLLBACKS)}, got {name!r}")
+        raise RequestError(
+            f"rollback should be one of {', '.join(ROLLBACKS)}, got {name!r}", "rollback"
+        )
 
 
 def strategies(name: str, window: int, on_host: bool) -> list[type[RecurrentMemory]]:
