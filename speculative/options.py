@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from dataclasses import MISSING, dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ..engine import Model
-from ..engine.sequences import Sequences
 from ..graph.errors import RequestError
 from ..graph.fields import check_fields, integer, number, one_of, option
-from .acceptance import RULES, Rule, find_rule
-from .drafter import Drafter, find_drafter
+from .drafter import find_drafter
 from .known import known_drafters
-from .speculator import Speculator
-from .trace import Trace
 
+if TYPE_CHECKING:
+    from ..engine import Model
+    from ..engine.sequences import Sequences
+    from .acceptance import Rule
+    from .drafter import Drafter
+    from .speculator import Speculator
+    from .trace import Trace
+
+MATCH, REJECTION = "match", "rejection"  # rules of acceptance
 MOST_DRAFTS = 256
 
 
@@ -73,11 +78,11 @@ class Speculation:
         None, "--draft-model", metavar="FILE", help="GGUF file for --spec draft.", kind=Path
     )
     acceptance: str = option(
-        "match",
+        MATCH,
         "--acceptance",
         metavar="RULE",
         help="match, or rejection (for draft and mtp).",
-        check=one_of(tuple(RULES)),
+        check=one_of((MATCH, REJECTION)),
     )
     adaptive: bool = option(
         True, "--no-adaptive", help="Always draft at full length, whether it pays or not."
@@ -112,7 +117,6 @@ class Speculation:
             raise RequestError(
                 f"each drafter should be named once, got {', '.join(self.kinds)}", "kinds"
             )
-        find_rule(self.acceptance)
         check_fields(self)
         if not (isinstance(self.trace, bool) or callable(self.trace)):
             raise RequestError(f"trace: expected a function, True or False, got {self.trace!r}")
@@ -134,6 +138,8 @@ class Speculation:
 
     def open(self, sequences: Sequences) -> Speculator:
         """Drafters for a session. Raises RequestError when they cannot draft for it."""
+        from .speculator import Speculator
+
         return Speculator(sequences, self)
 
     def most(self, drafter: type[Drafter]) -> int:
@@ -143,6 +149,8 @@ class Speculation:
     @property
     def judge(self) -> Rule:
         """The rule of acceptance."""
+        from .acceptance import find_rule
+
         return self.rule or find_rule(self.acceptance)
 
 

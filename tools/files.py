@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 from ..graph.errors import RequestError
-from ..models.gguf.target import replacing
 from .misuse import misuse
 
 STANDARD_INPUT = "-"  # how options and arguments name it
@@ -25,6 +24,8 @@ def write_text(path: Path, text: str) -> None:
     """Write a file, UTF-8; it appears, or replaces the one that is there, when it is whole.
 
     Raises RequestError where it cannot be written, or would replace a model file."""
+    from ..models.gguf.target import replacing
+
     try:
         if path.exists() and not path.is_file():
             path.write_text(text, encoding="utf-8")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from ..engine.session_options import SessionOptions
-from ..engine.session_plan import mib
+from ..engine.sizes import mib
 from ..graph.errors import GgufError, RequestError
 from .messages import printable
 from .misuse import misuse

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..engine.session_plan import mib
+from ..engine.sizes import mib
 from ..models.hub import CachedModel, Hub
 from .messages import note
 from .misuse import misuse

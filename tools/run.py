@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from ..engine import Model, SamplerParams
+from ..engine import SamplerParams
 from ..engine.session_options import SessionOptions
 from ..graph.fields import integer, option
 from ..speculative import Speculation
@@ -24,6 +24,10 @@ from .options import MOST, Json, read_integers
 from .parameters import Chosen, command
 from .speculation import Drafting
 from .templating import Templating
+
+if TYPE_CHECKING:
+    from ..engine import Model
+
 
 Chat: TypeAlias = Annotated[
     bool,

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..engine import Model, Session
-from ..engine.constraints import Constraint
-from ..engine.offload import Offload
 from ..engine.session_options import SessionOptions
 from ..graph.fields import options_of
 from ..graph.plugins import DRAFTERS, load_plugins
@@ -19,6 +16,12 @@ from .loading import Loading, load_asked, load_model
 from .messages import note
 from .misuse import misuse
 from .parameters import Chosen
+
+if TYPE_CHECKING:
+    from ..engine import Model, Session
+    from ..engine.constraints import Constraint
+    from ..engine.offload import Offload
+
 
 # What `spec check` and `bench spec` offer of it: drafts stay by `match`, and files of counts would
 # make their runs depend on earlier ones.
@@ -102,6 +105,8 @@ class Drafting:
 
     def _load(self, must: tuple[str, str] | None) -> Ready:
         """Load what `ready` gives. must: kind and source of the constraint."""
+        from ..engine import Session
+
         loading = self.loading
         offload = self.offload(self.session.values.get("n_ctx"))
         model = load_asked(loading, offload)

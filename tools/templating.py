@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..engine import Model
 from ..graph.fields import option
 from .files import read_text
 from .misuse import misuse
+
+if TYPE_CHECKING:
+    from ..engine import Model
+
 
 TEMPLATE_FILE = "--chat-template-file"
 
