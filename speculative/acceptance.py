@@ -14,7 +14,7 @@ from ..engine.sampler.chain import draw as draw_index
 from ..graph.errors import RequestError
 from ..graph.random import uniform
 from .drafter import Distribution, Draft
-from .options import MATCH, REJECTION
+from .known import MATCH, REJECTION
 
 ACCEPTING, REPLACING = 1, 3  # streams of random numbers; chain.DRAFTING is another
 Rule = Callable[[Chooser, np.ndarray, Draft, int], Iterator[int]]

@@ -1,4 +1,4 @@
-"""The drafters that can be named."""
+"""What can be named: drafters, and rules of acceptance."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 
 from ..graph import plugins
 from .drafter import DRAFTERS, scan_drafters
+
+MATCH, REJECTION = "match", "rejection"  # acceptance.py says what they are
 
 
 def known_drafters() -> list[str]:

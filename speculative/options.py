@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..graph.errors import RequestError
 from ..graph.fields import check_fields, integer, number, one_of, option
 from .drafter import find_drafter
-from .known import known_drafters
+from .known import MATCH, REJECTION, known_drafters
 
 if TYPE_CHECKING:
     from ..engine import Model
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from .speculator import Speculator
     from .trace import Trace
 
-MATCH, REJECTION = "match", "rejection"  # rules of acceptance
 MOST_DRAFTS = 256
 
 

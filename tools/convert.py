@@ -7,7 +7,6 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from ..graph.errors import RequestError
 from .misuse import misuse, usage_errors
 from .parameters import command
 from .progress import progress_bar
@@ -54,14 +53,10 @@ def convert(
     no_mtp: NoMtp = False,
 ) -> None:
     """Write a GGUF file from a Hugging Face checkpoint."""
-    try:
-        from ..models.convert import OUTTYPES
-        from ..models.convert import convert as write
-        from ..models.tokenizer.pretokenizers import find_pretokenizer
-    except ModuleNotFoundError as error:
-        raise RequestError(
-            f"converting needs the package {error.name}: pip install 'riverrun[convert]'"
-        ) from None
+    from ..models.convert import OUTTYPES
+    from ..models.convert import convert as write
+    from ..models.tokenizer.pretokenizers import find_pretokenizer
+
     if outtype not in OUTTYPES:
         raise misuse(f"expected one of {', '.join(OUTTYPES)}, got {outtype!r}", "--outtype")
     with usage_errors("--pre"):

@@ -15,10 +15,9 @@ from paths import ROOT
 from riverrun.engine import embedding, embedding_options
 from riverrun.engine.memory import ROLLBACKS, STRATEGIES
 from riverrun.graph.late import LatePackage
-from riverrun.speculative import options
 from riverrun.speculative.acceptance import RULES
 from riverrun.speculative.drafter import DRAFTERS, scan_drafters
-from riverrun.speculative.known import declared_drafters, known_drafters
+from riverrun.speculative.known import MATCH, REJECTION, declared_drafters, known_drafters
 
 PACKAGES = ("graph", "models", "engine", "engine.memory", "engine.sampler", "speculative")
 
@@ -63,7 +62,7 @@ def test_a_name_that_is_not_there() -> None:
 def test_names_in_help_are_those_of_what_does_the_work() -> None:
     assert ("auto", *STRATEGIES, "checkpoint") == ROLLBACKS
     assert tuple(embedding.POOLINGS) == embedding_options.KINDS
-    assert tuple(RULES) == (options.MATCH, options.REJECTION)
+    assert tuple(RULES) == (MATCH, REJECTION)
 
 
 def test_drafters_that_are_read_are_those_that_register_themselves() -> None:
