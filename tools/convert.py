@@ -9,8 +9,7 @@ import typer
 
 from .misuse import misuse, usage_errors
 from .parameters import command
-from .progress import progress_bar
-from .writing import Force, Out, tell_size
+from .writing import Force, Out, tell_size, writing
 
 Folder: TypeAlias = Annotated[
     Path,
@@ -63,6 +62,6 @@ def convert(
         find_pretokenizer(pre or "default", "pre")
     options: dict[str, Any] = dict(force=force, name=name or "", pre=pre or "")
     options |= dict(tokenizer=not no_tokenizer, mtp=not no_mtp)
-    with progress_bar("writing") as progress:
+    with writing(out) as progress:
         write(folder, out, outtype, progress=progress, **options)
     tell_size(out)

@@ -11,8 +11,7 @@ from .loading import Loading
 from .messages import note
 from .misuse import misuse, usage_errors
 from .parameters import Offer, command
-from .progress import progress_bar
-from .writing import Force, Out
+from .writing import Force, Out, writing
 
 if TYPE_CHECKING:
     from ..models.gguf import GgufFile
@@ -76,7 +75,7 @@ def quantize(
         return
     if out.exists() and source.exists() and out.samefile(source):
         raise misuse("expected another file than IN", "OUT")
-    with progress_bar("writing") as progress:
+    with writing(out) as progress:
         quantizing.quantize(
             file,
             out,

@@ -9,8 +9,7 @@ import typer
 
 from .misuse import misuse, usage_errors
 from .parameters import command
-from .progress import progress_bar
-from .writing import Force, Out, tell_size
+from .writing import Force, Out, tell_size, writing
 
 Name: TypeAlias = Annotated[
     str, typer.Argument(metavar="SHAPE", help="Which model, such as qwen35-4b or tiny.")
@@ -64,7 +63,7 @@ def synth(
         mix = find_mix(kind)
     if router not in ROUTERS:
         raise misuse(f"expected one of {', '.join(ROUTERS)}, got {router!r}", "--router")
-    with progress_bar("writing") as progress:
+    with writing(out) as progress:
         synthesize(
             shape,
             mix,
