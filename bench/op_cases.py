@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ..backends import Backend
 from ..backends.harness import CaseResult, run_case
+from ..graph import OPS
 from ..graph.case import BoundCase, op_cases
 from ..graph.errors import RequestError
-from ..models import quant  # noqa: F401  (registers the block codecs)
-from ..ops import OPS
+from ..models import load  # noqa: F401  (registers the ops and the block codecs)
 
 STATUSES = ("passed", "failed", "refused")
 

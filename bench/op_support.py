@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from ..backends import Backend
 from ..backends.harness import outline
-from ..ops import OPS
+from ..graph import OPS
 from .op_cases import registered_cases
 
 Table = dict[str, dict[str, int]]
