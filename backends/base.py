@@ -47,6 +47,11 @@ class Capabilities:
 
 
 Index = int | slice | tuple[int | slice, ...]
+# Places in states, and copies of what was there, each with `nbytes`; by the state's name.
+Parts = Mapping[str, Sequence[Index]]
+KeptParts = Mapping[str, Sequence[Any]]
+# Bytes of a device that stay free for what plans need while they run, and for other models.
+SPARE = 512 << 20
 
 
 class Pools:
@@ -86,6 +91,24 @@ class Pools:
         """Copy one part of a state over another, on its device."""
         array = self.array(name)
         array[dst] = array[src]
+
+    def kept_bytes(self, parts: Parts) -> int:
+        """What `keep` takes for these."""
+        size = 0
+        for name, places in parts.items():
+            spec = self.specs[name]
+            whole = np.broadcast_to(np.empty((), spec.dtype.storage), spec.storage_shape)
+            size += sum(whole[at].nbytes for at in places)
+        return size
+
+    def keep(self, parts: Parts) -> KeptParts:
+        """Copies of parts of states, for `put_back`: on their device while more than SPARE bytes
+        stay free there, else in host memory."""
+        return {name: [self.read(name, at) for at in places] for name, places in parts.items()}
+
+    def put_back(self, name: str, at: Index, kept: Any) -> None:
+        """Set a part of a state to one of its shape that was kept."""
+        self.write(name, at, kept)
 
     def raw(self, name: str) -> np.ndarray:
         """A copy of a state's bytes, in host memory."""
@@ -324,6 +347,11 @@ class Backend(ABC):
         """Weights for this backend's plans to be bound to, shared by all plans and sessions.
 
         progress: what their `progress` is at first."""
+
+    def share_threads(self, other: Backend) -> None:  # noqa: B027
+        """Compute with the threads of a backend that never computes at the same time, where both
+        are of one kind and number: threads that wait for the next job would keep those that have
+        one from the processors. Holds for plans that are bound later."""
 
     def pools(self, states: Mapping[str, TensorSpec]) -> Pools:
         """Memory for these states, where this backend's plans work on them.

@@ -12,7 +12,7 @@ import numpy as np
 from .. import _cpu
 from ..graph import Graph, HostTensor, Value
 from ..graph.errors import BackendError
-from .base import BoundPlan, Capabilities, Pools, Weights, aligned, require_weights
+from .base import Backend, BoundPlan, Capabilities, Pools, Weights, aligned, require_weights
 from .native import PLAIN, NativeBackend, NativePlan, packed
 from .processors import usable_threads
 
@@ -156,6 +156,11 @@ class CpuBackend(NativeBackend):
         self.pool = _with_threads(lambda: _cpu.ThreadPool(n_threads, all=oversubscribe))
         self.use(self._table())
         self.capabilities = Capabilities(threads=n_threads, prompt_exact=self.row_exact)
+
+    def share_threads(self, other: Backend) -> None:
+        """Of another pool of the processor, if that has as many."""
+        if isinstance(other, CpuBackend) and other.pool.size == self.pool.size:
+            self.pool = other.pool
 
     def _table(self) -> Any:
         return _cpu.KernelTable.builtin()

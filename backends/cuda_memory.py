@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,7 @@ except ImportError:
 
 from ..graph import HostTensor, TensorSpec
 from ..graph.errors import BackendError
-from .base import Index, Pools, Weights
+from .base import SPARE, Index, KeptParts, Parts, Pools, Weights
 from .native import PLAIN, packed
 
 ALIGN = 256
@@ -29,6 +29,14 @@ def cuda_errors() -> Iterator[None]:
         yield
     except _cuda.CudaError as error:
         raise BackendError(f"cuda: {error}") from None
+
+
+class KeptPart(NamedTuple):
+    """A copy of a part of a state, `nbytes` of device memory from `start` on."""
+
+    memory: Any
+    start: int
+    nbytes: int
 
 
 class CudaPools(Pools):
@@ -87,6 +95,46 @@ class CudaPools(Pools):
         with cuda_errors():
             for (start, n), (target, _) in zip(sources, targets, strict=True):
                 memory.copy(target, memory, start, n)
+
+    def keep(self, parts: Parts) -> KeptParts:
+        """Copies of parts of states; nothing passes through the host where the card has room."""
+        memory, done = self._spare(self.kept_bytes(parts)), 0
+        if memory is None:
+            return super().keep(parts)
+        kept: dict[str, list[KeptPart]] = {name: [] for name in parts}
+        with cuda_errors():
+            for name, places in parts.items():
+                for at in places:
+                    begin = done
+                    for start, n in self._spans(name, at)[1]:
+                        memory.copy(done, self.states[name], start, n)
+                        done += n
+                    kept[name].append(KeptPart(memory, begin, done - begin))
+        return kept
+
+    def _spare(self, size: int) -> Any:
+        """New memory of the card, None where it has too little."""
+        with cuda_errors():
+            if self.card.free_bytes < size + SPARE:
+                return None
+        try:
+            return _cuda.CardMemory(self.card, size)
+        except _cuda.CudaError:  # somebody else was quicker
+            return None
+
+    def put_back(self, name: str, at: Index, kept: Any) -> None:
+        """Set a part of a state to one that was kept, wherever that is."""
+        if not isinstance(kept, KeptPart):
+            self.write(name, at, kept)
+            return
+        shape, spans = self._spans(name, at)
+        if sum(n for _, n in spans) != kept.nbytes:
+            raise BackendError(f"state {name!r}: {kept.nbytes} bytes were kept, not {shape}")
+        done = kept.start
+        with cuda_errors():
+            for start, n in spans:
+                self.states[name].copy(start, kept.memory, done, n)
+                done += n
 
     def raw(self, name: str) -> np.ndarray:
         """A copy of a state's bytes."""

@@ -50,7 +50,7 @@ def packed(module: Any, tensor: HostTensor, layout: int) -> np.ndarray:
 @dataclass(frozen=True)
 class Choice:
     """What runs a node: the module's node, the kernel (its op, isa, priority, row_exact and bound;
-    None where none takes the node), the layout of each input, and else why each kernel refused."""
+    None where none takes the node), the layout of each input, and else why kernels refused."""
 
     node: Any
     kernel: Any

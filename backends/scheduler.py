@@ -21,6 +21,8 @@ from .base import (
     BoundPlan,
     Capabilities,
     Index,
+    KeptParts,
+    Parts,
     Plan,
     Pools,
     Support,
@@ -126,6 +128,17 @@ class SplitPools(Pools):
     def copy(self, name: str, src: Index, dst: Index) -> None:
         """Copy one part of a state over another, on its device."""
         self._of(name).copy(name, src, dst)
+
+    def keep(self, parts: Parts) -> KeptParts:
+        """Copies of parts of states, each where its own pools keep it."""
+        kept: dict[str, Sequence[Any]] = {}
+        for i, pools in enumerate(self.parts):
+            kept |= pools.keep({n: at for n, at in parts.items() if self.homes[n] == i})
+        return kept
+
+    def put_back(self, name: str, at: Index, kept: Any) -> None:
+        """Set a part of a state to one that was kept."""
+        self._of(name).put_back(name, at, kept)
 
     def raw(self, name: str) -> np.ndarray:
         """A copy of a state's bytes."""

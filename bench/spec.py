@@ -100,6 +100,12 @@ class TimedSpeculator(Speculator):
         self._last = None
         super().note_rest(seqs, company, seconds, whole_s)
 
+    def withdraw(self, company: int) -> None:
+        """The round that was begun has no drafts either."""
+        self.rounds.pop()
+        self._last = None
+        super().withdraw(company)
+
     def note_pass(self, tokens: int, sequences: int, again: bool, seconds: float) -> None:
         """The pass of the round."""
         super().note_pass(tokens, sequences, again, seconds)

@@ -37,6 +37,7 @@ class Ahead:
         self.sequences = sequences
         # Two, because the inputs of a pass stay until it is over.
         self._plans: dict[tuple[int, int, bool], list[PickingPlan]] = {}
+        self._planned: tuple[list[Request], list[PickingPlan]] = [], []  # those of the last pass
         self._flying: deque[Flight] = deque()
         # Requests whose newest token is on the device, while they have so many.
         self._handed_on: dict[Request, int] = {}
@@ -131,6 +132,8 @@ class Ahead:
         """Complete what is due, and hand the newest tokens to the device where it lacks them."""
         sequences = self.sequences
         new = [r for r in requests if self._handed_on.get(r) != len(r.tokens)]
+        if not new:
+            return
         for request in new:
             sequences.catch_up(request.seq)
         self._plan(requests)  # makes the state that the tokens lie in
@@ -168,24 +171,26 @@ class Ahead:
         flight = self._flying[0]
         flight.wait()
         outputs = flight.plan.bound.outputs
-        tokens, largest = (outputs[name][:, 0].tolist() for name in ("token", "largest"))
+        tokens, largest = outputs["token"][:, 0].tolist(), outputs["largest"][:, 0].tolist()
         hidden = outputs.get("hidden")
         behind = self._flying[1].requests if len(self._flying) > 1 else ()
         for row, request in enumerate(flight.requests):
             more = request in behind
             # One that leaves takes the token of all passes but the last, which can be forgotten.
             if not request.ending and (more or not request.cancelled):
-                self._take(request, tokens[row], largest[row], more)
-                if request.drafting is not None and request.error is None:
-                    self._watch(request, None if hidden is None else hidden[row : row + 1])
+                rows = None if hidden is None else hidden[row : row + 1]
+                self._take(request, tokens[row], largest[row], more, rows)
             if not more and (request.ending or request.cancelled):
                 self._go_back(request)
         self._flying.popleft()
         self._handed_on = {request: len(request.tokens) for request in flight.requests}
 
-    def _take(self, request: Request, token: int, largest: float, more: bool) -> None:
-        """Give a request its token; more: a pass that starts from it is under way. An error within
-        fails the request alone."""
+    def _take(
+        self, request: Request, token: int, largest: float, more: bool, hidden: np.ndarray | None
+    ) -> None:
+        """Give a request its token, and its drafters the one before, which was evaluated. more: a
+        pass that starts from the token is under way; hidden: f32 [1, n_embd], where drafters want
+        it. An error within fails the request alone."""
         request.changing = True
         try:
             if not math.isfinite(largest):
@@ -194,18 +199,9 @@ class Ahead:
                 self.sequences.name_last(request.seq, token)
             request.chooser.accept(token)
             request.take(token)
-        except Exception as error:
-            request.fail(error)
-        request.changing = False
-
-    def _watch(self, request: Request, hidden: np.ndarray | None) -> None:
-        """Show its drafters the token that was evaluated, the one before the newest. hidden: f32
-        [1, n_embd]. Their error fails the request alone."""
-        drafting, held = request.drafting, self.sequences.last_token(request.seq)
-        assert drafting is not None
-        request.changing = True
-        try:
-            drafting.watch(request.seq, (held,), hidden)
+            if request.drafting is not None:
+                held = self.sequences.last_token(request.seq)
+                request.drafting.watch(request.seq, (held,), hidden)
         except Exception as error:
             request.fail(error)
         request.changing = False
@@ -227,6 +223,13 @@ class Ahead:
 
     def _plan(self, requests: Sequence[Request]) -> PickingPlan:
         """A plan for so many sequences that no pass in flight uses."""
+        if requests != self._planned[0]:
+            self._planned = list(requests), self._plans_of(requests)
+        used = [flight.plan for flight in self._flying]
+        return next(plan for plan in self._planned[1] if plan not in used)
+
+    def _plans_of(self, requests: Sequence[Request]) -> list[PickingPlan]:
+        """All plans that passes of these requests may use."""
         greedy = all(r.draw is not None and r.draw.candidates == 1 for r in requests)
         size = sequence_bucket(len(requests), self.sequences.n_seqs)
         hidden = any(r.drafting is not None and r.drafting.hidden for r in requests)
@@ -234,8 +237,7 @@ class Ahead:
         plans = self._plans.get(key)
         if plans is None:
             plans = self._plans[key] = [self._bind(*key) for _ in range(1 + self.overlaps)]
-        used = [flight.plan for flight in self._flying]
-        return next(plan for plan in plans if plan not in used)
+        return plans
 
     def _bind(self, size: int, candidates: int, hidden: bool) -> PickingPlan:
         """hidden: it gives the rows after the final norm, too."""

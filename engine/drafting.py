@@ -57,6 +57,14 @@ class Drafting(Protocol):
     def propose(self, entries: Sequence[Entry], company: int) -> Sequence[Any]:
         """A Proposal for each entry; the pass will have `company` sequences in all."""
 
+    @property
+    def can_withdraw(self) -> bool:
+        """Whether a device may choose in a round without drafts for which drafters were asked."""
+
+    def withdraw(self, company: int) -> None:
+        """What `propose` gave is empty for the whole pass, and a device chooses: `watch` for each
+        sequence and `note_rest` follow, and nothing else of the round."""
+
     def judge(self, proposal: Any, logits: np.ndarray) -> Iterator[int]:
         """The tokens of a round, each one chosen: drafts that stay, then one more. logits: f32
         [drafts + 1, n_vocab]. What the consumer takes is what `finish` is given."""

@@ -177,16 +177,16 @@ class Engine:
         return decoding
 
     def _decode(self, requests: Sequence[Request]) -> None:
-        """A pass of those that the device chooses for, and one of the others."""
+        """A pass of those that the host chooses for, and one of the others."""
         # One that an interrupted step has left at its end only has to be ended.
         going = [r for r in requests if not r.ending]
         resting = self._rounds.resting(going)
         on_device = [r for r in going if r in resting or (r.on_device and r.drafting is None)]
         on_host = [r for r in going if r not in on_device]
+        if on_host:
+            on_device += self._rounds.run(on_host)
         if on_device:
             self._ahead.run(on_device)
-        if on_host:
-            self._rounds.run(on_host)
         for request in requests:
             if request.ending:
                 self._roster.end(request)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..backends import Backend, SplitBackend, free_bytes, is_card, open_backend
+from ..backends.base import SPARE
 from ..backends.debug import unwatched
 from ..backends.registry import canonical, names_of
 from ..graph import TensorSpec
@@ -41,7 +42,7 @@ class Offload:
     gpu_layers: int | str | None = None
     n_ctx: int | None = None
     n_rs_seq: int = 0
-    reserve: int = 512 << 20
+    reserve: int = SPARE
     n_cpu_moe: int = 0
     override_tensor: Overrides = ()
     tell: Callable[[str], None] | None = field(default=None, compare=False)

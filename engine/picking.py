@@ -41,23 +41,32 @@ class PickingPlan:
         self._read, self._write = inputs["token_slots"], inputs["next_slots"]
         self._position = inputs.get("draw_position")
         self._asked: list[Request] = []  # whose draws the inputs hold
+        self._seqs: list[int] = []  # whose slots they hold
 
     def fill(self, requests: Sequence[Request], parts: Sequence[Part]) -> None:
         """The data of a pass."""
         n = len(parts)
         self.step.fill(parts, n)
         seqs = [part.seq for part in parts]
-        self._read[:n], self._write[:n] = seqs, seqs
-        self._read[n:], self._write[n:] = 0, -1
+        if seqs != self._seqs:
+            self._choose_slots(seqs)
         if self._position is None:
             return
         self._position[:n] = [part.first + 1 for part in parts]
         if requests != self._asked:
             self._ask(requests)
 
+    def _choose_slots(self, seqs: list[int]) -> None:
+        """Where tokens are read and written; mostly the same from pass to pass."""
+        n = len(seqs)
+        self._seqs = []  # until all of it is written, should an exception break it off
+        self._read[:n], self._write[:n] = seqs, seqs
+        self._read[n:], self._write[n:] = 0, -1
+        self._seqs = seqs
+
     def _ask(self, requests: Sequence[Request]) -> None:
-        """How each row chooses; mostly the same from pass to pass."""
-        self._asked = []  # until all of it is written, should an exception break it off
+        """How each row chooses; this, too, is mostly the same."""
+        self._asked = []
         draws = [request.draw for request in requests if request.draw is not None]
         inputs, seeds = self.bound.inputs, self.bound.inputs["seed"].view(np.uint32)
         for row, draw in enumerate(draws):

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
+from ..backends.base import KeptParts
 
-Arrays = dict[str, np.ndarray]
 # An edit of a prompt's last SHORT tokens costs about as much wherever it is.
 SHORT = 512
 
 
 class PromptStates:
-    """States of n_seqs sequences by position, in host memory, of at most `limit` bytes in all.
+    """States of n_seqs sequences by position, as pools keep them, of at most `limit` bytes in all.
 
     Where the limit asks for it, the states go whose absence costs least. An edit d tokens before
     the newest state runs again what lies behind the last state before the edit; the cost of a
@@ -21,12 +20,12 @@ class PromptStates:
 
     def __init__(self, n_seqs: int, limit: int) -> None:
         self.limit = limit
-        self._kept: list[dict[int, Arrays]] = [{} for _ in range(n_seqs)]
+        self._kept: list[dict[int, KeptParts]] = [{} for _ in range(n_seqs)]
 
     @property
     def nbytes(self) -> int:
         """Bytes of all kept states."""
-        return sum(_bytes(arrays) for kept in self._kept for arrays in kept.values())
+        return sum(_bytes(state) for kept in self._kept for state in kept.values())
 
     def positions(self, seq: int) -> list[int]:
         """The positions at which a state is kept, ascending."""
@@ -37,17 +36,22 @@ class PromptStates:
         others = sum(1 for of, kept in enumerate(self._kept) if kept and of != seq)
         return self.limit // (size * (others + 1)) if size else 0
 
-    def add(self, seq: int, position: int, arrays: Arrays) -> None:
-        """Keep a state; of others the least useful go where the limit asks for it."""
-        size = _bytes(arrays)
+    def make_room(self, seq: int, position: int, size: int) -> bool:
+        """Whether to keep a state of so many bytes at a position that has none; of others the least
+        useful go where the limit asks for it."""
         if position in self._kept[seq] or size > self.limit:
-            return
+            return False
         while self.nbytes + size > self.limit:
             of, at = self._least_useful(seq, position)
             del self._kept[of][at]
-        self._kept[seq][position] = arrays
+        return True
 
-    def before(self, seq: int, position: int) -> Iterator[tuple[int, Arrays]]:
+    def add(self, seq: int, position: int, state: KeptParts) -> None:
+        """Keep a state where there is room, or room can be made."""
+        if self.make_room(seq, position, _bytes(state)):
+            self._kept[seq][position] = state
+
+    def before(self, seq: int, position: int) -> Iterator[tuple[int, KeptParts]]:
         """Kept states at or before a position, the nearest first."""
         for at in sorted((p for p in self._kept[seq] if p <= position), reverse=True):
             yield at, self._kept[seq][at]
@@ -87,5 +91,5 @@ def planned(end: int, room: int, step: int) -> set[int]:
     return found
 
 
-def _bytes(arrays: Arrays) -> int:
-    return sum(a.nbytes for a in arrays.values())
+def _bytes(state: KeptParts) -> int:
+    return sum(part.nbytes for parts in state.values() for part in parts)

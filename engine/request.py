@@ -98,6 +98,8 @@ class Request:
         self.timings = Timings()
         self.result: Result | None = None
         self.error: BaseException | None = None
+        # Whether a token that was taken ends the text, or it has failed.
+        self.ending = False
         self.cancelled = False
         # Whether what was chosen and what the sequence holds may disagree at the moment.
         self.changing = False
@@ -140,14 +142,9 @@ class Request:
         most = self.options.max_tokens
         return None if most < 0 else most - len(self.tokens)
 
-    @property
-    def ending(self) -> bool:
-        """Whether a token that was taken ends the text, or it has failed."""
-        return self._reason != "" or self.error is not None
-
     def fail(self, error: BaseException) -> None:
         """It cannot go on."""
-        self.error = error
+        self.error, self.ending = error, True
 
     def cancel(self) -> None:
         """End it before its next pass; it keeps what it has. From any thread."""
@@ -167,7 +164,7 @@ class Request:
         self._first_at = time.perf_counter()
         self.timings.prompt_ms = 1e3 * (self._first_at - self._began)
         if self.options.max_tokens == 0:
-            self._reason = "length"
+            self._stop_for("length")
 
     def take(self, token: int, logits: np.ndarray | None = None) -> None:
         """Go on by a token that the chooser has chosen; `ending` says whether it was the last.
@@ -178,7 +175,7 @@ class Request:
         timings.predicted_n += 1
         timings.predicted_ms = 1e3 * (time.perf_counter() - self._first_at)
         if token in self._ends or (token in self._eog and self._stops_at_end()):
-            self._reason = "stop"
+            self._stop_for("stop")
             return
         tokens.append(token)
         if self._logprobs is not None and logits is not None:
@@ -187,9 +184,9 @@ class Request:
         if piece:
             self._text.append(piece)
         if stopped:
-            self._reason = "stop"
+            self._stop_for("stop")
         elif len(tokens) == self.options.max_tokens or len(tokens) > self.room:
-            self._reason = "length"
+            self._stop_for("length")
 
     @property
     def n_pieces(self) -> int:
@@ -228,6 +225,9 @@ class Request:
         )
         self.stage = Stage.ENDED
 
+    def _stop_for(self, reason: str) -> None:
+        self._reason, self.ending = reason, True
+
     def _stops_at_end(self) -> bool:
         return not self.options.ignore_eos or self.chooser.finished
 
@@ -250,6 +250,9 @@ def _message(error: BaseException) -> str:
 
 def by_drafting(requests: Sequence[Request]) -> list[tuple[Drafting, list[Request]]]:
     """Those with drafters, in groups that draft together."""
+    if len(requests) == 1:
+        drafting = requests[0].drafting
+        return [] if drafting is None else [(drafting, [requests[0]])]
     groups: dict[int, tuple[Drafting, list[Request]]] = {}
     for request in requests:
         if request.drafting is not None:

@@ -33,11 +33,19 @@ class Rounds:
     def __init__(self, sequences: Sequences) -> None:
         self.sequences = sequences
 
-    def run(self, requests: Sequence[Request]) -> None:
-        """One round of all. Every request gets a token at least, or fails, and then alone."""
+    def run(self, requests: Sequence[Request]) -> list[Request]:
+        """One round of all. Every request gets a token at least, or fails, and then alone; but for
+        those returned, where nothing was drafted for anyone: a device is to choose for these."""
         turns = self._propose(requests)
         if not turns:
-            return
+            return []
+        if self._withdraw(turns):
+            return [turn.request for turn in turns]
+        self._complete(turns)
+        return []
+
+    def _complete(self, turns: Sequence[Turn]) -> None:
+        """The pass of all, and what comes of it."""
         began = time.perf_counter()
         try:
             self._evaluate(turns)
@@ -50,7 +58,7 @@ class Rounds:
                 return
             # Which of them the pass failed for is not known, so each runs by itself.
             for turn in turns:
-                self.run([turn.request])
+                self._complete(self._propose([turn.request]))
 
     def resting(self, requests: Sequence[Request]) -> list[Request]:
         """Those whose drafters would not be asked in the round that begins, so that the device can
@@ -83,6 +91,17 @@ class Rounds:
         for turn, proposal in zip(group, found, strict=True):
             turn.proposal, turn.drafted = proposal, proposal.tokens
         return []
+
+    def _withdraw(self, turns: Sequence[Turn]) -> bool:
+        """Whether a device can choose for all, since there are no drafts to judge."""
+        if any(turn.drafted or not turn.request.on_device for turn in turns):
+            return False
+        draftings = _draftings(turns)
+        if not all(drafting.can_withdraw for drafting in draftings):
+            return False
+        for drafting in draftings:
+            drafting.withdraw(len(turns))
+        return True
 
     def _evaluate(self, turns: Sequence[Turn]) -> None:
         """The pass of all, and what each request makes of its rows."""

@@ -87,7 +87,13 @@ class SessionMemory:
         memory, length = self.memory, self.memory.length(seq)
         due = memory.pending(seq) or memory.rerun(seq) or memory.unsettled(seq)
         if self.remembers and not due and self._worth_keeping(seq, length, end):
-            self.prompt_states.add(seq, length, memory.keep(seq))
+            self._keep(seq, length)
+
+    def _keep(self, seq: int, length: int) -> None:
+        parts = self.memory.to_keep(seq)
+        # Room first: where states lie on a device, there may be none for one more than the limit.
+        if self.prompt_states.make_room(seq, length, self.pools.kept_bytes(parts)):
+            self.prompt_states.add(seq, length, self.pools.keep(parts))
 
     def _worth_keeping(self, seq: int, length: int, end: int | None) -> bool:
         if length % (self.grid or MAX_TOKENS):
@@ -104,9 +110,9 @@ class SessionMemory:
             return Reuse(common, "")
         states = self.prompt_states.before(seq, common)
         kept, why = 0, self._why_less(seq, common, held)
-        for position, arrays in states:
-            if self.memory.can_rewind(seq, position, arrays):
-                self.memory.rewind(seq, position, arrays)
+        for position, state in states:
+            if self.memory.can_rewind(seq, position, state):
+                self.memory.rewind(seq, position, state)
                 kept = position
                 break
         else:

@@ -21,7 +21,7 @@ from .sizes import mib
 if TYPE_CHECKING:
     from .model import Model
 
-# Host memory for states along prompts unless asked for: this or, if more, room for so many of each
+# Memory for states along prompts unless asked for: this or, if more, room for so many of each
 # sequence, so that one before the prompt's end is always among them.
 KEPT_BYTES, KEPT_STATES = 256 << 20, 2
 
@@ -47,7 +47,8 @@ class SessionPlan:
 
     @property
     def cache_bytes(self) -> int:
-        """The most bytes of host memory for states along prompts."""
+        """The most bytes for states along prompts, on their device while it has room for them
+        beside what plans need, else in host memory."""
         asked = self.options.cache_bytes
         room = KEPT_STATES * self.options.n_seqs * self.bytes.kept
         return max(KEPT_BYTES, room) if asked is None else asked
@@ -65,6 +66,8 @@ class SessionPlan:
                 f"rollback of {self.options.n_rs_seq} tokens ({self.strategy.name}) "
                 f"{mib(b.rollback)}{where}" + (f" ({self.why})" if self.why else "")
             )
+        if b.kept and self.cache_bytes:
+            parts.append(f"states along prompts up to {mib(self.cache_bytes)}")
         return f"memory for {self.n_ctx} x {self.options.n_seqs} tokens: {', '.join(parts)}"
 
 

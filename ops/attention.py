@@ -211,11 +211,20 @@ class Attention(Op):
         yield _case(64, 2, 2, (30, 40), (100, 1), page=16, heads="tiled", sinks=3.0, window=20)
         yield _case(64, 1, 8, (1000, 2), (0, 0), pad=2, sinks=40.0)
         yield _case(64, 2, 2, (0, 9), (250, 9), mask="full", sinks=3.0, softcap=4.0)
+        for of in ("f32", "f16", "q8_0"):
+            # Latents of keys with their positions' part, and the values among them.
+            yield _case(576, 1, 3, (0, 3), (127, 2), page=64, dv=512, of=of)
+        yield _case(576, 1, 8, (254, 3), (0, 0), (30, 5), pad=1, dv=512, of="f16")
+        yield _case(576, 1, 2, (5, 70), dv=512, page=32, window=30, of="bf16", of_v="q4_0")
+        yield _case(512, 2, 2, (3, 2), page=16, softcap=2.0, sinks=3.0)
+        yield _case(520, 1, 1, (3, 2), page=16, dv=300, mask="full")
         for seqs in ([(2047, 1)], [(2044, 4)], [(0, 512)], [(1023, 1)] * 8, [(8191, 1)]):
             yield _case(256, 2, 4, *seqs, of="f16", tags=("perf",))
         for of in ("f16", "q8_0", "q4_0"):
             for seqs in ([(4095, 1)], [(4032, 64)]):
                 yield _case(256, 2, 4, *seqs, of=of, tags=("perf",))
+        for seqs in ([(4095, 1)], [(1024, 16)]):
+            yield _case(576, 1, 32, *seqs, dv=512, of="f16", tags=("perf",))
 
 
 def _case(

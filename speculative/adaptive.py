@@ -21,7 +21,7 @@ ONCE = 1.5  # times what other sizes suggest: more is not believed of a single t
 HOPE = 0.8  # of the slope seen so far, by which sizes beyond are judged: tried rather than not
 BESIDE = 0.2  # share of the newest time in what rounds take beside passes and drafts
 NEWEST = 0.05  # share of the newest time in an average, once there are enough
-START, SHARE, MOST = 2.0, 0.02, 10.0  # the budget: at first, more a round, at most; in passes
+START, SHARE, MOST = 1.0, 0.02, 10.0  # the budget: at first, more a round, at most; in passes
 NOISE = 0.15  # relative; the time of a plain pass is trusted as far as this over sqrt(times seen)
 FEWEST_SEEN = 2  # plain passes timed before the first draft
 LONGEST_UNSEEN, PER_SEEN = 64, 3  # rounds until plain decoding is timed again, fewer at first
@@ -29,6 +29,7 @@ CLEAR = 1.25  # a gain that is beyond doubt
 STALL = 3  # times longer than expected: what is beyond was not for the drafts
 FIRST_PAUSE, LONGEST_PAUSE = 16, 128  # rounds without drafts where costs alone speak against them
 LOOK = 4  # rounds between two looks at whether drafts pay, while they do not
+LONGEST_REST = 32  # such rounds at most, since other drafters may fill the budget meanwhile
 RECENT = 2  # rounds without drafts after which a model drafter has little to catch up on
 
 
@@ -184,8 +185,13 @@ class Length:
         if self._stale(n, gain):
             return 0
         k = k or self._probe(n)
-        self._rest = 0 if k else LOOK
+        self._rest = 0 if k else self._rounds_to_rest(n)
         return k
+
+    def _rounds_to_rest(self, n: int) -> int:
+        """Rounds until drafts may pay, as far as the budget alone keeps them away."""
+        lacks = self._loss(self._lengths(n)[0], n) - self._budget.left
+        return max(LOOK, min(int(lacks / SHARE), LONGEST_REST))
 
     def _fade(self) -> None:
         """What was seen counts for less, the more rounds there were without drafts."""
@@ -289,9 +295,13 @@ class Length:
 
     def _fits(self, k: int, n: int) -> bool:
         """Whether the budget has what a round with k drafts loses when none stays."""
+        return self._loss(k, n) <= self._budget.left
+
+    def _loss(self, k: int, n: int) -> float:
+        """What a round with k drafts loses when none stays, in plain passes."""
         behind = self._idle if self._idle > RECENT else 0
         cost = self._cost(k, n) + behind * self._catch_up_s
-        return cost / self._times.of(n) - 1 <= self._budget.left
+        return cost / self._times.of(n) - 1
 
     def _could_pay(self, n: int) -> bool:
         """Whether any length would pay if every draft stayed."""

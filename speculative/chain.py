@@ -81,11 +81,10 @@ class ChainDrafter(Drafter):
         return [self._finish(chain) for chain in chains]
 
     def _in_use(self, seq: int, n: int) -> bool:
-        """Called for n further tokens: whether a draft was asked for shortly before them. Parts of
-        prompts are always read."""
-        quiet = self._quiet.get(seq, 0)
-        self._quiet[seq] = quiet + (n if n <= PUT_OFF else 0)
-        return quiet < UNASKED
+        """Called for n further tokens: whether a draft was asked for shortly before the last of
+        them. Parts of prompts are always read."""
+        quiet = self._quiet[seq] = self._quiet.get(seq, 0) + (n if n <= PUT_OFF else 0)
+        return quiet <= UNASKED
 
     def _grow(self, chains: list[Chain]) -> None:
         alive, logits = chains, self._open([chain.ask for chain in chains])

@@ -38,6 +38,7 @@ class DraftModel(ChainDrafter):
         check_vocabulary(target.model, model)
         n_vocab = target.model.tokenizer.n_vocab or target.model.n_vocab
         super().__init__(n_vocab, draft_min, p_min)
+        model.backend.share_threads(target.model.backend)
         plan = model.plan_session(target.n_ctx, target.n_seqs, n_rs_seq=draft_max)
         self.session = Sequences(model, plan)
         prepare(self.session, hidden=False)

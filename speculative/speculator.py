@@ -36,10 +36,12 @@ Unread = tuple[int, np.ndarray | None]  # a token, and its hidden row
 @dataclass
 class Resting:
     """Rounds of `company` sequences without drafts, `most` at most, and seconds of their passes
-    and of all of them; of_seq: how many each sequence was in."""
+    and of all of them; of_seq: how many each sequence was in. asked: drafters were asked, and had
+    no idea."""
 
     company: int
     most: int
+    asked: bool = False
     rounds: int = 0
     pass_s: float = 0.0
     whole_s: float = 0.0
@@ -109,8 +111,9 @@ class Speculator:
         """A text begins with these tokens, of which the session holds the first `kept`; the others
         come by `watch`."""
         self._settle()
+        self._read(seq)  # the end of the text before, which may be this one's beginning
         self._untimed = BEHIND_PROMPT
-        self._known[seq], self._unread[seq] = list(tokens[:kept]), []
+        self._known[seq] = list(tokens[:kept])
         self._of_seq[seq] = Statistics()
         for drafter in self.drafters:
             call(drafter, "begin", seq, tokens, kept)
@@ -190,17 +193,20 @@ class Speculator:
             return
         self._rested = True
         n, company = resting.rounds, resting.company
-        for length in self._lengths.values():
-            length.skip(n - 1)  # it was asked before the first
-        self._budget.earn(n)
         self._note_time(company, resting.pass_s / n, n)
         self._times.note_beside(False, (resting.whole_s - resting.pass_s) / n)
-        self.statistics_in_all.note_skipped(n)
         for seq, rounds in resting.of_seq.items():
             share = resting.pass_s / n / company * rounds
             self.statistics_in_all.verify_s += share
-            self._of_seq[seq].note_skipped(rounds)
             self._of_seq[seq].verify_s += share
+        if resting.asked:
+            return  # `propose` has counted the round
+        for length in self._lengths.values():
+            length.skip(n - 1)  # it was asked before the first
+        self._budget.earn(n)
+        self.statistics_in_all.note_skipped(n)
+        for seq, rounds in resting.of_seq.items():
+            self._of_seq[seq].note_skipped(rounds)
 
     def propose(self, entries: Sequence[Entry], company: int) -> list[Proposal]:
         """A draft for each entry of a pass of `company` sequences."""
@@ -224,6 +230,18 @@ class Speculator:
         if self._copies:
             self._copied = self._copied_so_far()
         return [Proposal(o.entry, o.drafter, o.draft, o.draft_s, company, o.asked) for o in opened]
+
+    @property
+    def can_withdraw(self) -> bool:
+        """Unless every round is to be shown."""
+        return self._trace is None
+
+    def withdraw(self, company: int) -> None:
+        """No drafter had an idea, and a device chooses."""
+        self._resting = Resting(company, 1, asked=True)
+        plain = self._times.of(company)
+        if plain:
+            self._budget.spend(self._asking_s / plain)
 
     def note_pass(self, tokens: int, sequences: int, again: bool, seconds: float) -> None:
         """The pass of the round had so many new tokens and sequences, and took so long. again:
@@ -335,7 +353,9 @@ class Speculator:
         return found
 
     def close(self) -> None:
-        """Let drafters write what they keep."""
+        """Let drafters see all texts to their ends, and write what they keep."""
+        for seq in range(len(self._unread)):
+            self._read(seq)
         for drafter in self.drafters:
             drafter.close()
 

@@ -28,6 +28,8 @@ T = TypeVar("T")
 EMULATED = cuda.emulated()
 # Bytes of an emulated card; read anew at each request.
 MEMORY = "RIVERRUN_EMULATE_MEMORY"
+# Bytes of shared memory that a block of an emulated card may have, likewise.
+SHARED = "RIVERRUN_EMULATE_SHARED"
 
 
 def _lack() -> str:

@@ -10,7 +10,9 @@ import riverrun.ops  # noqa: F401
 from riverrun.backends.cpu import CpuBackend
 from riverrun.backends.guard import UNWRITTEN
 from riverrun.backends.harness import Built, execute
+from riverrun.backends.native import PLAIN, NativeBackend
 from riverrun.graph import Graph, Value
+from riverrun.graph.dtype import dtype
 
 
 @cache
@@ -59,3 +61,25 @@ def unwritten(x: np.ndarray) -> bool:
 def normal(seed: int, *shape: int) -> np.ndarray:
     """Fixed normal values, f32."""
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def refusals(backend: NativeBackend) -> dict[str, list[str]]:
+    """Why the kernels of a product refuse a weight that none multiplies by -> those that say so."""
+    i32, f32 = dtype("i32").ggml_id, dtype("f32").ggml_id
+    inputs = [(f32, PLAIN, (3, 64), (256, 4)), (i32, PLAIN, (16, 64), (256, 4))]
+    outputs = [(f32, PLAIN, (3, 16), (64, 4))]
+    kernel, why = backend.table.find(backend.module.Node("mul_mat", inputs, outputs, {}))
+    assert kernel is None
+    parts = [part.partition(": ") for part in why.split("; ")]
+    found = {reason: names.split(", ") for names, _, reason in parts}
+    assert len(found) == len(parts), f"a reason is said again: {why}"
+    return found
+
+
+def check_refusals(backend: NativeBackend) -> None:
+    """Every reason is said once, and every kind of kernel named once under a reason."""
+    found = refusals(backend)
+    kinds = [k["isa"] for k in backend.kernels if k["op"] == "mul_mat"]
+    assert {name for names in found.values() for name in names} == set(kinds)
+    assert all(len(set(names)) == len(names) for names in found.values())
+    assert len(found) < len(kinds)

@@ -104,10 +104,44 @@ KernelTable::KernelTable(const rr_plugin& plugin) {
   }
 }
 
+namespace {
+
+// Why kernels refused a node: each reason once, with the names of those that gave it.
+class Refusals {
+ public:
+  void add(const std::string& isa, const std::string& reason) {
+    const auto same = [&](const Refusal& given) { return given.reason == reason; };
+    auto at = std::find_if(all_.begin(), all_.end(), same);
+    if (at == all_.end()) at = all_.insert(at, {reason, {}});
+    if (std::find(at->isas.begin(), at->isas.end(), isa) == at->isas.end()) at->isas.push_back(isa);
+  }
+
+  // "isa, isa: reason; isa: reason", in the order of the kernels.
+  std::string text() const {
+    std::string all;
+    for (const Refusal& given : all_) {
+      if (!all.empty()) all += "; ";
+      for (const std::string& isa : given.isas) all += (&isa == &given.isas[0] ? "" : ", ") + isa;
+      all += ": " + given.reason;
+    }
+    return all;
+  }
+
+ private:
+  struct Refusal {
+    std::string reason;
+    std::vector<std::string> isas;
+  };
+  std::vector<Refusal> all_;
+};
+
+}  // namespace
+
 int KernelTable::find(const rr_node& node, std::string& reasons, bool exact) const {
   char why[256];
   bool named = false;
   int inexact = -1;
+  Refusals refusals;
   for (size_t i = 0; i < kernels_.size(); ++i) {
     const rr_kernel* kernel = kernels_[i];
     if (std::string(kernel->op) != node.op) continue;
@@ -119,10 +153,9 @@ int KernelTable::find(const rr_node& node, std::string& reasons, bool exact) con
       continue;
     }
     why[sizeof why - 1] = 0;
-    if (!reasons.empty()) reasons += "; ";
-    reasons += std::string(kernel->isa) + ": " + (why[0] ? why : "no reason given");
+    refusals.add(kernel->isa, why[0] ? why : "no reason given");
   }
-  if (!named) reasons = "no kernel of this op";
+  reasons = named ? refusals.text() : "no kernel of this op";
   return inexact;
 }
 

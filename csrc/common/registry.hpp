@@ -26,8 +26,8 @@ class KernelTable {
   explicit KernelTable(const rr_plugin& plugin);
 
   const std::vector<const rr_kernel*>& kernels() const { return kernels_; }
-  // The index of the first kernel that takes a node, or -1 with each candidate's reason. exact:
-  // others than row-exact ones only where none of those takes it.
+  // The index of the first kernel that takes a node, or -1 and why each candidate refused,
+  // every reason once. exact: others than row-exact ones only where none of those takes it.
   int find(const rr_node& node, std::string& reasons, bool exact = false) const;
 
  private:

@@ -12,7 +12,7 @@ constexpr int64_t kTileBytes = int64_t{256} << 20;  // of one tile's, at most
 constexpr int64_t kManyTiles = 128;                 // times key heads: enough blocks to walk
 constexpr int kMergers = 64;                        // threads, each with one element
 constexpr int kBatch = 16;                          // splits' results that are read at a time
-constexpr int kMostValues = 512;
+constexpr int kMostKey = 576, kMostValue = 512;     // elements a head
 
 struct Task {
   View q, o;
@@ -345,6 +345,7 @@ struct Shape {
     const int64_t fit = kRoundBytes / tile_bytes(), all = tiles();
     return fit < 1 ? 1 : fit < all ? fit : all;
   }
+  int64_t workspace() const { return walk() ? 0 : round() * tile_bytes(); }
 };
 
 Shape shape_of(const rr_node* node) {
@@ -363,10 +364,25 @@ Shape shape_of(const rr_node* node) {
   return s;
 }
 
+// The most shared memory that a block of the current device may have.
+int most_shared() {
+  int device = 0, bytes = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  return bytes;
+}
+
 template <int R, int QN>
-void run_sized(const Task& task, const Shape& shape, const rr_exec* exec) {
+void run_sized(const Task& task, Shape shape, const rr_exec* exec) {
   const int bytes =
       Layout<R, QN>::floats(task.k_room, shape.walk()) * static_cast<int>(sizeof(float));
+  // Wide heads on cards with less of it: smaller tiles, which give the same bits.
+  if constexpr (R == 16) {
+    if (bytes + static_cast<int>(sizeof(Tile<R>)) > most_shared()) {
+      shape.rows = 8;
+      return run_sized<8, QN>(task, shape, exec);
+    }
+  }
   const unsigned heads = static_cast<unsigned>(shape.kv_heads);
   if (shape.walk()) {
     const dim3 grid(static_cast<unsigned>(shape.tiles()), heads);
@@ -444,8 +460,8 @@ int supports(const rr_node* node, char* why, size_t size) {
       return refuse(why, size, "offsets, positions and block table need to be dense i32");
   if (present(in[6]) && (in[6].dtype != RR_F32 || !dense(in[6])))
     return refuse(why, size, "sinks need to be dense f32");
-  if (in[2].shape[2] > kMostValues || in[1].shape[2] > kMostValues)
-    return refuse(why, size, "keys and values may have at most 512 elements a head");
+  if (in[1].shape[2] > kMostKey || in[2].shape[2] > kMostValue)
+    return refuse(why, size, "a head may have at most 576 elements of keys and 512 of values");
   if (in[5].shape[1] * attr_int(node, "page", 256) > INT32_MAX - kSplit)
     return refuse(why, size, "the block table may hold at most 2^31 positions");
   return 1;
@@ -461,10 +477,14 @@ void run(const rr_node* node, const rr_exec* exec) {
     run_rows<8>(task, shape, exec);
 }
 
+// Enough for tiles of either size: which it is may depend on the card.
 size_t workspace(const rr_node* node, int32_t) {
-  const Shape shape = shape_of(node);
-  if (shape.tokens == 0 || shape.walk()) return 0;
-  return static_cast<size_t>(shape.round() * shape.tile_bytes());
+  Shape shape = shape_of(node);
+  if (shape.tokens == 0) return 0;
+  const int64_t planned = shape.workspace();
+  shape.rows = 8;
+  const int64_t smaller = shape.workspace();
+  return static_cast<size_t>(planned > smaller ? planned : smaller);
 }
 
 }  // namespace

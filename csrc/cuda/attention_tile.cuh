@@ -17,7 +17,6 @@ constexpr int kThreads = 256;
 constexpr int kSplit = 128;       // keys
 constexpr int kRun = 64;          // elements of keys that are staged at a time
 constexpr int kPitch = kRun + 4;  // of staged keys: eight of them meet no bank twice
-constexpr int kKeys = 32;         // values that are staged at a time
 constexpr int kRows = 8;          // vectors of a thread
 constexpr int kParts = 4;         // of a product
 constexpr float kUnseen = -1.0f;  // in place of a weight
@@ -40,11 +39,16 @@ struct Tile {
   long long key_at[kSplit], value_at[kSplit];
 };
 
+// Values that are staged at a time: of the widest so few that they take no more than keys do.
+template <int QN>
+constexpr int kKeys = QN > 64 ? 16 : 32;
+
 // Parts of dynamic shared memory, in floats.
 template <int R, int QN>
 struct Layout {
   static constexpr int wide = 4 * QN, weight_pitch = R + 4;
-  static constexpr int stage = kSplit * kPitch > kKeys* wide ? kSplit* kPitch : kKeys* wide;
+  static constexpr int keys = kSplit * kPitch, values = kKeys<QN> * wide;
+  static constexpr int stage = keys > values ? keys : values;
   static constexpr int weights = kSplit * weight_pitch, sums = R * wide;
 
   static __host__ __device__ int floats(int k_room, bool walk) {
@@ -93,15 +97,15 @@ template <int R, int QN>
 struct ValueChunks {
   static constexpr int runs = kThreads / QN, run_keys = kSplit / runs;
   static constexpr int groups = R / kRows, together = runs / groups;  // runs summed at once
-  static constexpr int chunks = kSplit / kKeys, round_chunks = chunks / groups;
-  static constexpr int step_keys = kKeys / together;  // of each run in a chunk
-  static constexpr int stride = kThreads / QN, count = kKeys / stride, pitch = 4 * QN;
+  static constexpr int chunks = kSplit / kKeys<QN>, round_chunks = chunks / groups;
+  static constexpr int step_keys = kKeys<QN> / together;  // of each run in a chunk
+  static constexpr int stride = kThreads / QN, count = kKeys<QN> / stride, pitch = 4 * QN;
 
   // Keys in the order in which chunks have them: the place of a key, and the key in a place.
   static __device__ int place_of(int key) {
     const int run = key / run_keys, at = key % run_keys;
     const int chunk = run / together * round_chunks + at / step_keys;
-    return chunk * kKeys + run % together * step_keys + at % step_keys;
+    return chunk * kKeys<QN> + run % together * step_keys + at % step_keys;
   }
   static __device__ int key_of(int chunk, int slot) {
     const int round = chunk / round_chunks, step = chunk % round_chunks;
@@ -110,7 +114,7 @@ struct ValueChunks {
   static __device__ int row() { return threadIdx.x / QN; }
   static __device__ int column() { return threadIdx.x % QN * 4; }
   static __device__ int element(int) { return column(); }
-  static __device__ int first(int chunk) { return chunk * kKeys + row(); }
+  static __device__ int first(int chunk) { return chunk * kKeys<QN> + row(); }
 };
 
 // Elements of a chunk on their way from memory to the stage; at: where each row lies, from `head`

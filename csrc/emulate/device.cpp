@@ -8,7 +8,7 @@
 
 namespace {
 
-constexpr size_t kShared = 48 << 10, kSharedMost = 227 << 10, kSharedProcessor = 228 << 10;
+constexpr size_t kShared = 48 << 10, kSharedMost = 227 << 10, kSharedOfSystem = 1 << 10;
 constexpr int kProcessors = 4, kL2 = 50 << 20, kMajor = 9, kMinor = 0;
 constexpr int kThreads = 1024, kThreadsProcessor = 2048, kRegisters = 65536;
 constexpr int kVersion = 13000;
@@ -22,6 +22,12 @@ std::mutex mutex;
 std::map<const void*, size_t>& shared_limits() {
   static auto* all = new std::map<const void*, size_t>;
   return *all;
+}
+
+// Of a block that asks for it, static and dynamic together.
+size_t shared_most() {
+  const char* text = getenv("RIVERRUN_EMULATE_SHARED");
+  return text ? std::max(kShared, static_cast<size_t>(strtoull(text, nullptr, 10))) : kSharedMost;
 }
 
 struct Words {
@@ -93,8 +99,8 @@ size_t shared_limit(const void* function) {
   std::lock_guard<std::mutex> lock(mutex);
   const auto it = shared_limits().find(function);
   // Without a function nobody can have asked for more.
-  if (it == shared_limits().end()) return function ? kShared : kSharedMost;
-  return std::max(it->second, kShared);
+  if (it == shared_limits().end()) return function ? kShared : shared_most();
+  return std::min(std::max(it->second, kShared), shared_most());
 }
 
 int device_count() {
@@ -158,8 +164,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   snprintf(p.name, sizeof(p.name), "emulated");
   p.totalGlobalMem = total;
   p.sharedMemPerBlock = kShared;
-  p.sharedMemPerBlockOptin = kSharedMost;
-  p.sharedMemPerMultiprocessor = kSharedProcessor;
+  p.sharedMemPerBlockOptin = shared_most();
+  p.sharedMemPerMultiprocessor = shared_most() + kSharedOfSystem;
   p.regsPerBlock = p.regsPerMultiprocessor = kRegisters;
   p.warpSize = 32;
   p.maxThreadsPerBlock = kThreads;
@@ -254,7 +260,7 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
 
 cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
   if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
-  if (value < 0 || static_cast<size_t>(value) > kSharedMost)
+  if (value < 0 || static_cast<size_t>(value) > shared_most())
     return set_error(cudaErrorInvalidValue);
   std::lock_guard<std::mutex> lock(mutex);
   shared_limits()[function] = static_cast<size_t>(value);

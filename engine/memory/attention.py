@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from ...backends.base import KeptParts, Parts
 from ...graph.errors import RequestError
 from ...models.memories import PAGE
 from .paged import PagedRows, page_rows, pages_of
@@ -23,10 +24,7 @@ class PagedKV(PagedRows):
             raise RequestError(
                 f"sequence {seq}: {self._pending[seq]} tokens are pending; commit before saving"
             )
-        return self._rows_from(seq, self._first[seq] * PAGE)
-
-    def _rows_from(self, seq: int, first: int) -> dict[str, np.ndarray]:
-        """By state, the rows of positions first (of a page) to the length."""
+        first = self._first[seq] * PAGE
         n = self._length[seq] - first
         saved = {name: np.empty(*self._storage(name, n)) for name in self.states}
         for name, array in saved.items():
@@ -64,38 +62,56 @@ class PagedKV(PagedRows):
         """Everything or, with a window, what the slack allows."""
         return self.slack if self.window and self.slack < self.n_ctx else None
 
-    def keep(self, seq: int) -> dict[str, np.ndarray]:
-        """The rows that the next query sees, in whole pages, where pages do not stay."""
+    def to_keep(self, seq: int) -> Parts:
+        """The rows that the next query sees, page by page, where pages do not stay."""
         if self.reach is None:
             return {}
-        return self._rows_from(seq, self._seen_from(self._length[seq]) // PAGE * PAGE)
+        first, end = self._seen_page(self._length[seq]) * PAGE, self._length[seq]
+        rows = tuple(rows for rows, _ in self._pieces(seq, first, end))
+        return dict.fromkeys(self.states, rows)
 
-    def can_rewind(self, seq: int, start: int, arrays: Mapping[str, np.ndarray]) -> bool:
+    def can_rewind(self, seq: int, start: int, kept: KeptParts) -> bool:
         """While the pages are there, or with kept rows and room for them."""
         if self.can_remove(seq, start):
             return True
         if self._pending[seq] or not 0 <= start <= self._length[seq]:
             return False
-        rows = start - self._seen_from(start) // PAGE * PAGE
-        if any(name not in arrays or len(arrays[name]) != rows for name in self.states):
-            return False
+        rows = start - self._seen_page(start) * PAGE
+        for name in self.states:
+            spec, there = self.pools.specs[name], kept.get(name, ())
+            if sum(part.nbytes for part in there) != rows * spec.nbytes // spec.shape[0]:
+                return False
         own = sum(self.pages.owners(self.block_table.item(seq, at)) == 1 for at in self.held(seq))
-        return -(-rows // PAGE) <= self.pages.free + own
+        return pages_of(rows) <= self.pages.free + own
 
-    def rewind(self, seq: int, start: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Forget the tokens; where pages they see are gone, write kept rows into new ones."""
+    def rewind(self, seq: int, start: int, kept: KeptParts) -> None:
+        """Forget the tokens; where pages they see are gone, put kept rows into new ones."""
         there = self.can_remove(seq, start)
         self._remove(seq, start if there else 0)
-        if not there:
-            self._restore(seq, start, arrays)
-            self._length[seq] = start
+        if there:
+            return
+        first = self._seen_page(start)
+        self._take_pages(seq, first, start)
+        for name in self.states:
+            pieces = self._pieces(seq, first * PAGE, start)
+            for (rows, _), part in zip(pieces, kept[name], strict=True):
+                self.pools.put_back(name, rows, part)
+        self._length[seq] = start
+
+    def _seen_page(self, position: int) -> int:
+        """The first page that a query at this position sees."""
+        return self._seen_from(position) // PAGE
+
+    def _take_pages(self, seq: int, first: int, length: int) -> None:
+        """Let an empty sequence hold pages from the first on for so many tokens."""
+        for at in range(first, pages_of(length)):
+            self.block_table[seq, at] = self.pages.take()
+        self._first[seq], self._end[seq] = first, pages_of(length)
 
     def _restore(self, seq: int, length: int, arrays: Mapping[str, np.ndarray]) -> None:
         n = self._saved_rows(length, arrays)
         start = self._start(length, n)
-        for at in range(start // PAGE, pages_of(length)):
-            self.block_table[seq, at] = self.pages.take()
-        self._first[seq], self._end[seq] = start // PAGE, pages_of(length)
+        self._take_pages(seq, start // PAGE, length)
         for name in self.states:
             values = arrays[name][start - (length - n) :]
             for rows, part in self._pieces(seq, start, length):

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...backends.base import KeptParts, Parts
 from ...graph.errors import RequestError
 from .filling import Filler
 
@@ -194,18 +195,18 @@ class Memory(ABC):
         """How many of its tokens a sequence can always forget with `remove`; None for all."""
         return None
 
-    def keep(self, seq: int) -> dict[str, np.ndarray]:
-        """Copies, by name, of what `rewind` takes to come back to now, with nothing pending: what
+    def to_keep(self, seq: int) -> Parts:
+        """What `rewind` takes to come back to now, with nothing pending: the parts of states that
         later tokens overwrite or push out."""
         return {}
 
-    def can_rewind(self, seq: int, start: int, arrays: Mapping[str, np.ndarray]) -> bool:
-        """Whether `rewind` can go back to `start` tokens with these arrays."""
+    def can_rewind(self, seq: int, start: int, kept: KeptParts) -> bool:
+        """Whether `rewind` can go back to `start` tokens with these."""
         return self.can_remove(seq, start)
 
-    def rewind(self, seq: int, start: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Forget committed tokens from position start on; arrays: what `keep` gave when there were
-        `start` of them. The caller has asked `can_rewind`."""
+    def rewind(self, seq: int, start: int, kept: KeptParts) -> None:
+        """Forget committed tokens from position start on; kept: copies of what `to_keep` named when
+        there were `start` of them. The caller has asked `can_rewind`."""
         self._remove(seq, start)
 
     @abstractmethod

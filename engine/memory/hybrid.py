@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ...backends.base import Index, KeptParts, Parts
 from .base import Copied, Memory, Reservation
 from .filling import Filler
 
@@ -124,18 +125,21 @@ class HybridMemory(Memory):
         found = [part.reach for part in self.parts if part.reach is not None]
         return min(found, default=None)
 
-    def keep(self, seq: int) -> dict[str, np.ndarray]:
-        """What all parts keep."""
-        return {name: array for p in self.parts for name, array in p.keep(seq).items()}
+    def to_keep(self, seq: int) -> Parts:
+        """That of all parts."""
+        found: dict[str, Sequence[Index]] = {}
+        for part in self.parts:
+            found |= part.to_keep(seq)
+        return found
 
-    def can_rewind(self, seq: int, start: int, arrays: Mapping[str, np.ndarray]) -> bool:
+    def can_rewind(self, seq: int, start: int, kept: KeptParts) -> bool:
         """Whether every part can."""
-        return all(p.can_rewind(seq, start, arrays) for p in self.parts)
+        return all(p.can_rewind(seq, start, kept) for p in self.parts)
 
-    def rewind(self, seq: int, start: int, arrays: Mapping[str, np.ndarray]) -> None:
+    def rewind(self, seq: int, start: int, kept: KeptParts) -> None:
         """Every part goes back."""
         for part in self.parts:
-            part.rewind(seq, start, arrays)
+            part.rewind(seq, start, kept)
         super()._remove(seq, start)
 
     def save(self, seq: int) -> dict[str, np.ndarray]:

@@ -102,9 +102,8 @@ class PagedRows(Memory):
         """Why the new positions, and own copies of shared pages they lie in, find no room."""
         if len(batch) > 1 and len({seq for seq, *_ in batch}) < len(batch):
             return f"sequences of a pass should be distinct, got {[seq for seq, *_ in batch]}"
-        wanted, left = 0, dict[int, int]()
-        for item in batch:
-            seq, n = item.seq, item.n
+        wanted, left, sharing = 0, dict[int, int](), self.pages.any_shared
+        for seq, n, *_ in batch:
             start = self._length[seq] + self._pending[seq]
             end = start + n
             if end > self.n_ctx:
@@ -114,9 +113,9 @@ class PagedRows(Memory):
                 )
             if end > self._end[seq] * PAGE:
                 wanted += pages_of(end) - self._end[seq]
-            if n and start % PAGE and self._shared(seq, start, left) is not None:
+            if sharing and n and start % PAGE and self._shared(seq, start, left) is not None:
                 wanted += 1
-        return self._shortage(wanted)
+        return self._shortage(wanted) if wanted else ""
 
     def _shortage(self, wanted: int) -> str:
         if wanted <= self.pages.free:
@@ -126,8 +125,6 @@ class PagedRows(Memory):
     def _shared(self, seq: int, start: int, left: dict[int, int]) -> int | None:
         """The page that position start lies in, if writing there needs an own copy. left: how many
         owners of each page have been given copies; counts this one in."""
-        if not self.pages.any_shared:
-            return None
         page = self.block_table.item(seq, start // PAGE)
         # When all but one of its owners have left it for copies, the last one keeps it.
         if self.pages.owners(page) - left.get(page, 0) <= 1:
@@ -137,12 +134,13 @@ class PagedRows(Memory):
 
     def _prepare(self, batch: Sequence[Reservation]) -> list[_Fresh]:
         """Pages for the new positions and own copies of shared ones, not yet in the block table."""
-        fresh, left = list[_Fresh](), dict[int, int]()
+        fresh, left, sharing = list[_Fresh](), dict[int, int](), self.pages.any_shared
         try:
-            for item in batch:
-                seq, n = item.seq, item.n
+            for seq, n, *_ in batch:
                 start = self._length[seq] + self._pending[seq]
-                shared = self._shared(seq, start, left) if n and start % PAGE else None
+                shared = None
+                if sharing and n and start % PAGE:
+                    shared = self._shared(seq, start, left)
                 if shared is not None:
                     fresh.append(_Fresh(seq, start // PAGE, self.pages.take(), shared))
                     self._copy_rows(shared, fresh[-1].page, start % PAGE)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...backends import Pools
+from ...backends.base import KeptParts, Parts
 from ...graph.errors import RequestError
 from .base import Memory, Reservation
 from .filling import Filler, Part
@@ -138,20 +139,22 @@ class RecurrentMemory(Memory):
         """Only what a strategy happens to reach."""
         return 0
 
-    def keep(self, seq: int) -> dict[str, np.ndarray]:
+    def to_keep(self, seq: int) -> Parts:
         """The newest state, which has seen all committed tokens unless `rerun` says otherwise."""
-        return self.save(seq)
+        return {name: (self._place(seq),) for name in self.states}
 
-    def can_rewind(self, seq: int, start: int, arrays: Mapping[str, np.ndarray]) -> bool:
+    def can_rewind(self, seq: int, start: int, kept: KeptParts) -> bool:
         """With all states at hand, or where nothing is to be forgotten."""
         if self._pending[seq] or not 0 <= start <= self._length[seq]:
             return False
-        return start == self._length[seq] or all(name in arrays for name in self.states)
+        return start == self._length[seq] or all(name in kept for name in self.states)
 
-    def rewind(self, seq: int, start: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Write the kept state, so that nothing has to run again."""
+    def rewind(self, seq: int, start: int, kept: KeptParts) -> None:
+        """The kept state is the state, with nothing to go back to and nothing to run again."""
         if start < self._length[seq]:
-            self._write(seq, arrays)
+            self._reset(seq)
+            for name in self.states:
+                self.pools.put_back(name, self._place(seq), kept[name][0])
             self._length[seq] = start
 
     def lose(self, seq: int) -> None:
@@ -204,10 +207,6 @@ class RecurrentMemory(Memory):
                 raise RequestError(f"state {name!r} should be float32 {list(width)}, got {found}")
 
     def _restore(self, seq: int, length: int, arrays: Mapping[str, np.ndarray]) -> None:
-        self._write(seq, arrays)
-
-    def _write(self, seq: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Make these the state, with nothing to go back to."""
         self._reset(seq)
         for name in self.states:
             self.pools.write(name, self._place(seq), arrays[name])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 
 from ...graph.errors import RequestError
 from .partition import Partition
@@ -196,7 +196,7 @@ class Tokenizer(ABC):
 
     def _reader(self, continuation: bool, special: bool) -> PieceReader:
         return PieceReader(
-            lambda token: self.token_bytes(token, special),
+            partial(self.token_bytes, special=special),
             lambda token: self._types[token] in _BOUNDARY,
             opens=self.add_space_prefix and not continuation,
         )

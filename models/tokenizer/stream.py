@@ -38,14 +38,18 @@ class StreamDecoder:
 
     def __init__(self, reader: PieceReader) -> None:
         self._reader = reader
-        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._part = b""  # of a character that is not complete
 
     def feed(self, token: int) -> str:
         """The text that `token` completes; "" while a character is still in parts.
 
         Raises RequestError for an id outside the vocabulary."""
-        return self._utf8.decode(self._reader.read(token))
+        data = self._part + self._reader.read(token)
+        text, used = codecs.utf_8_decode(data, "replace", False)
+        self._part = data[used:]
+        return text
 
     def finish(self) -> str:
         """What is left: U+FFFD for a character that never got complete, else ""."""
-        return self._utf8.decode(b"", final=True)
+        part, self._part = self._part, b""
+        return part.decode("utf-8", "replace")

@@ -13,7 +13,9 @@ import riverrun as rr
 from cuda_rig import EMULATED, MIB, Counted, backend, needs_cuda, scarce
 from paths import DEMO
 from riverrun.backends import cuda
-from riverrun.backends.base import Index, Pools
+from riverrun.backends.base import SPARE, Index, Pools
+from riverrun.backends.cpu import CpuBackend
+from riverrun.backends.scheduler import SplitPools
 from riverrun.graph import Graph, HostTensor, TensorSpec, dtype
 from riverrun.graph.errors import BackendError, GraphError
 
@@ -106,6 +108,55 @@ def test_parts_are_copied_on_the_card(name: str, monkeypatch: pytest.MonkeyPatch
     host.copy(name, (0,), (n - 1,))
     card.copy(name, (0,), (n - 1,))
     require_same(host, card)
+
+
+@pytest.mark.parametrize("room", [True, False], ids=["on the card", "on the host"])
+def test_parts_are_kept_and_put_back(room: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any places of all states at once: within the card while it has room to spare."""
+    (host, card), rng = filled(5), random.Random(5)
+    for _ in range(8):
+        parts = {n: [draw_index(rng, s.storage_shape) for _ in range(3)] for n, s in SPECS.items()}
+        with scarce(SPARE + MIB * (1 if room else -1)), monkeypatch.context() as within:
+            if room:
+                within.setattr(cuda._cuda.CardMemory, "read", None)
+                within.setattr(cuda._cuda.CardMemory, "write", None)
+            kept = card.keep(parts)
+            sizes = {name: [part.nbytes for part in found] for name, found in kept.items()}
+        assert sizes == {n: [host.read(n, at).nbytes for at in parts[n]] for n in SPECS}
+        assert card.kept_bytes(parts) == host.kept_bytes(parts) == sum(map(sum, sizes.values()))
+        like = host.keep(parts)
+        for name, spec in SPECS.items():
+            raw = np.frombuffer(rng.randbytes(spec.nbytes), np.uint8)
+            for pools, found in ((host, like), (card, kept)):
+                pools.load(name, raw)
+                for at, part in zip(parts[name], found[name], strict=True):
+                    pools.put_back(name, at, part)
+        require_same(host, card)
+
+
+def test_of_a_split_model_each_device_keeps_its_own() -> None:
+    host, _ = filled(7)
+    homes = {name: i % 2 for i, name in enumerate(SPECS)}
+    split = SplitPools(SPECS, [backend(), CpuBackend(1)], homes)
+    for name in SPECS:
+        split.load(name, host.raw(name))
+    parts: dict[str, list[Index]] = {name: [0, slice(0, 1)] for name in SPECS}
+    kept = split.keep(parts)
+    assert split.kept_bytes(parts) == sum(part.nbytes for found in kept.values() for part in found)
+    for name in SPECS:
+        assert all(isinstance(part, np.ndarray) == homes[name] for part in kept[name])
+        split.write(name, 0, 0)
+        split.put_back(name, 0, kept[name][0])
+    require_same(host, split)
+
+
+def test_what_was_kept_fits_one_shape() -> None:
+    _, card = filled(6)
+    part = card.keep({"f32": [slice(0, 2)]})["f32"][0]
+    before = card.raw("f32")
+    with pytest.raises(BackendError, match=r"'f32': 280 bytes were kept, not \(3, 5, 7\)"):
+        card.put_back("f32", slice(3, 6), part)
+    assert np.array_equal(card.raw("f32"), before)
 
 
 def test_parts_of_other_shapes_are_not_copied() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from cuda_rig import EMULATED, needs_cuda
+from cuda_rig import EMULATED, backend, needs_cuda
+from one_op import check_refusals
 from riverrun.backends import cuda, cuda_memory, devices, free_bytes, open_backend
 from riverrun.graph.errors import BackendError
 
@@ -130,3 +131,8 @@ def test_the_environment_says_whether_runs_are_recorded(
         monkeypatch.setenv(cuda.GRAPHS, value)
     assert cuda.CudaBackend().graphs == graphs
     assert cuda.CudaBackend(graphs=not graphs).graphs != graphs
+
+
+@needs_cuda
+def test_a_refused_product_says_each_reason_once() -> None:
+    check_refusals(backend())

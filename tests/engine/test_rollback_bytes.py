@@ -85,6 +85,17 @@ def test_a_plan_says_what_was_chosen() -> None:
     assert "auto" not in model.plan_session(256, n_rs_seq=4, rollback="replay").summary
 
 
+def test_a_plan_says_what_states_along_prompts_may_take() -> None:
+    for variant, options, said in (
+        ("qwen35", {}, "states along prompts up to 256.0 MiB"),
+        ("qwen35", {"cache_bytes": 3 << 20}, "states along prompts up to 3.0 MiB"),
+        ("qwen35", {"cache_bytes": 0}, ""),
+        ("llama", {}, ""),
+    ):
+        told = tiny(variant).plan_session(256, **options).summary
+        assert told.endswith(said) and ("along prompts" in told) == bool(said)
+
+
 @pytest.mark.parametrize("variant", ["llama", "gemma3", "qwen35,none recurrent"])
 @pytest.mark.parametrize("strategy", ["auto", *STRATEGIES])
 def test_plain_attention_needs_nothing_to_roll_back(variant: str, strategy: str) -> None:

@@ -262,8 +262,8 @@ def test_kept_states_stay_within_their_bytes() -> None:
         assert states.nbytes == 0 and not states.positions(0)
 
 
-def state(size: int = 4) -> dict[str, np.ndarray]:
-    return {"ssm_state.0": np.zeros(size, np.float32)}
+def state(size: int = 4) -> dict[str, list[np.ndarray]]:
+    return {"ssm_state.0": [np.zeros(size, np.float32)]}
 
 
 def kept_of(states: PromptStates, n_seqs: int) -> list[list[int]]:
@@ -329,10 +329,10 @@ def test_bookkeeping_with_every_number_of_sequences_and_size_of_cache(n_seqs: in
                 size = rng.choice((1, 4, 9, 40))
                 states.add(seq, end[seq], state(size))
                 assert (end[seq] in states.positions(seq)) == (4 * size <= limit)
-            kept = [arrays for s in range(n_seqs) for _, arrays in states.before(s, end[s])]
+            kept = [state for s in range(n_seqs) for _, state in states.before(s, end[s])]
             found = sum(len(states.positions(s)) for s in range(n_seqs))
             assert len(kept) == found
-            assert states.nbytes == sum(a.nbytes for x in kept for a in x.values()) <= limit
+            assert states.nbytes == 4 * sum(len(x["ssm_state.0"][0]) for x in kept) <= limit
 
 
 def test_several_sequences_share_a_small_cache() -> None:

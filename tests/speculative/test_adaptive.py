@@ -123,7 +123,7 @@ def test_a_slow_start_of_the_drafter_does_not_end_drafting() -> None:
         if k:
             drafts += 1
             length.note(k, k, 10.0 if drafts <= 3 else 0.02 * k)
-    assert tokens > 900
+    assert tokens > 800
 
 
 def test_plain_passes_are_timed_first_and_now_and_then() -> None:

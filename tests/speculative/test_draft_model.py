@@ -404,3 +404,14 @@ def test_a_prompt_that_ends_differently_is_not_read_anew(
     assert isinstance(d.drafter, DraftModel)
     d.drafter.begin(0, [*prompt[:-2], 7, 8, 9], 0)
     assert d.drafter.session.length() >= len(prompt) - PUT_OFF - 4
+
+
+@pytest.mark.parametrize("threads, shared", [(2, True), (1, False)])
+def test_threads_of_a_draft_model(tmp_path: Path, threads: int, shared: bool) -> None:
+    """It computes with those of the target, which never computes at the same time: threads of two
+    pools would keep each other from the processors. Another number of them stays its own."""
+    target = rr.load(llama().write(tmp_path / "target.gguf"), device="cpu", threads=2)
+    small = llama(layers=1).write(tmp_path / "small.gguf")
+    draft = rr.load(small, device="cpu", threads=threads)
+    target.generate([1, 2, 3], 4, speculative=Speculation(("draft",), draft_model=draft)).result  # noqa: B018
+    assert (draft.backend.pool is target.backend.pool) is shared

@@ -377,6 +377,7 @@ def test_a_round_of_hidden_rows_is_the_plain_one() -> None:
             patch.setitem(DRAFTERS, "scripted", watcher)
             spec = speculator(model, speculation(("scripted",), 4))
             model.generate(TEXTS["p17"], 50, speculative=spec, ignore_eos=True, **GREEDY).result  # noqa: B018
+            spec.close()
     assert len(seen) > 60
     for at, rows in seen.items():
         assert len(rows) == 3, at

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from one_op import check_refusals
 from riverrun.backends.base import BoundPlan, Pools
 from riverrun.backends.cpu import BoundCpu, CpuBackend
 from riverrun.graph import Graph
@@ -347,3 +348,7 @@ def test_buffers_outlive_the_arrays_that_python_dropped() -> None:
     del bound, backend
     assert native.run(pool, 1 << 62) == ""
     assert np.array_equal(y, 8.0 * np.array([[2, 3], [4, 5], [6, 7]]))
+
+
+def test_a_refused_product_says_each_reason_once() -> None:
+    check_refusals(CpuBackend())
