@@ -1,5 +1,5 @@
-"""Packages whose public names are imported when they are first asked for, so that what needs one
-small part, such as the help of a command, does not wait for all of it."""
+"""What is imported when it is first asked for, so that what needs one small part, such as the help
+of a command, does not wait for all: public names of packages, and codecs."""
 
 from __future__ import annotations
 
@@ -33,6 +33,20 @@ class LatePackage(ModuleType):
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self.__homes__})
+
+
+_CODECS: list[str] = []
+
+
+def late_codecs(module: str) -> None:
+    """Import a module, by its full name, when the first codec is looked for: it registers some."""
+    _CODECS.append(module)
+
+
+def import_codecs() -> None:
+    """Import the modules of all `late_codecs` that are not there yet."""
+    for module in _CODECS:
+        import_module(module)
 
 
 def late_names(package: str, homes: Mapping[str, str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ..graph.late import late_names
+from ..graph.late import late_codecs, late_names
 
 if TYPE_CHECKING:
     from .load import ModelFile, load_file
@@ -13,3 +13,5 @@ __all__ = late_names(
         ".load": "ModelFile load_file",
     },
 )
+
+late_codecs(f"{__name__}.quant")

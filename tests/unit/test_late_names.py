@@ -59,6 +59,19 @@ def test_a_name_that_is_not_there() -> None:
         _ = package.engines
 
 
+def test_codecs_are_there_when_one_is_looked_for() -> None:
+    code = (
+        "import sys, riverrun.models.gguf; from riverrun.graph.dtype import dtype;"
+        "from riverrun.graph.codec import has_codec;"
+        "late = 'riverrun.models.quant' not in sys.modules;"
+        "print(late, has_codec(dtype('q4_k')), has_codec(dtype('bf16')), has_codec(dtype('i64')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=dict(os.environ), capture_output=True, text=True
+    )
+    assert done.stdout == "True True True True\n", done.stderr
+
+
 def test_names_in_help_are_those_of_what_does_the_work() -> None:
     assert ("auto", *STRATEGIES, "checkpoint") == ROLLBACKS
     assert tuple(embedding.POOLINGS) == embedding_options.KINDS
