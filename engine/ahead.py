@@ -197,7 +197,8 @@ class Ahead:
                 raise BackendError(f"the logits' largest value is {largest}; the model is damaged")
             if more:
                 self.sequences.name_last(request.seq, token)
-            request.chooser.accept(token)
+            if request.chooser.remembers:
+                request.chooser.accept(token)
             request.take(token)
             if request.drafting is not None:
                 held = self.sequences.last_token(request.seq)

@@ -66,12 +66,18 @@ class CapturingRunner(Runner):
         return self._found
 
     def step(
-        self, total: int, n_items: int, wanted: int, hidden: bool = False, kind: str = "step"
+        self,
+        total: int,
+        n_items: int,
+        wanted: int,
+        hidden: bool = False,
+        kind: str = "step",
+        candidates: int = 1,
     ) -> BoundStep:
         """The step, of the plans that keep their values while capturing."""
         if self._look is not None:
-            return self._kept.step(total, n_items, wanted, hidden, kind)
-        return super().step(total, n_items, wanted, hidden, kind)
+            return self._kept.step(total, n_items, wanted, hidden, kind, candidates)
+        return super().step(total, n_items, wanted, hidden, kind, candidates)
 
     def fold_step(self) -> BoundStep:
         """The same for the pass without tokens."""

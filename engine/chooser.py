@@ -17,10 +17,25 @@ class Chooser:
         self, sampler: Sampler, n_vocab: int, constraint: Constraint | None = None
     ) -> None:
         self.sampler, self.constraint, self.n_vocab = sampler, constraint, n_vocab
+        # Whether a choice depends on what was chosen before.
+        self.remembers = constraint is not None or sampler.params.penalizes
 
-    def choose(self, logits: np.ndarray, position: int) -> int:
-        """The token for `position` from a row of logits, f32 [at least n_vocab]."""
-        token = self.sampler.sample(self._legal(logits), position)
+    @property
+    def shortens(self) -> bool:
+        """Whether `choose` is faster with the largest logits at hand."""
+        return self.constraint is None and self.sampler.shortens
+
+    def choose(
+        self,
+        logits: np.ndarray,
+        position: int,
+        shortlist: tuple[np.ndarray, np.ndarray] | None = None,
+    ) -> int:
+        """The token for `position` from a row of logits, f32 [at least n_vocab]. shortlist: as for
+        `Sampler.sample`."""
+        if self.constraint is not None:
+            shortlist = None
+        token = self.sampler.sample(self._legal(logits), position, shortlist)
         self.accept(token)
         return token
 

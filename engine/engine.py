@@ -182,9 +182,7 @@ class Engine:
         going = [r for r in requests if not r.ending]
         resting = self._rounds.resting(going)
         on_device = [r for r in going if r in resting or (r.on_device and r.drafting is None)]
-        on_host = [r for r in going if r not in on_device]
-        if on_host:
-            on_device += self._rounds.run(on_host)
+        on_device += self._rounds.run([r for r in going if r not in on_device])
         if on_device:
             self._ahead.run(on_device)
         for request in requests:
@@ -245,7 +243,7 @@ class Engine:
         if drafting is not None:
             text = [*sequences.tokens(seq), *request.prompt[kept:]]
             drafting.begin(seq, text, sequences.evaluated(seq))
-        request.on_device = self._ahead.prepare(request)
+        request.on_device = self._ahead.prepare(request) or self._rounds.prepare(request)
         sequences.prepare(len(work.tokens), seq, hidden)
         request.began_prompt(kept, note)
 

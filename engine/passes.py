@@ -55,19 +55,20 @@ class Passes:
         hidden: bool = False,
         kind: str = "step",
         extra: Mapping[str, np.ndarray] | None = None,
+        candidates: int = 1,
     ) -> Pass:
         """One pass over new tokens of some sequences: [(sequence, token ids), ...]. All stay.
 
         want: "last" gives logits of each sequence's last token, in the order of items; "all" of
-        every token; "none" none. extra: inputs of the program, a row for each token. Raises
-        RequestError, before anything changes, for ids outside the vocabulary, a full context, or
-        more than 512 tokens."""
+        every token; "none" none. extra: inputs of the program, a row for each token; candidates:
+        more than 1 for shortlists of so many. Raises RequestError, before anything changes, for ids
+        outside the vocabulary, a full context, or more than 512 tokens."""
         items = self._checked(items, want)
         sure = [len(ids) for _, ids in items]
         for seq, _ in items:
             self.require_none_pending(seq)
             self._evaluate_all_due(seq)
-        return self._pass(items, sure, want, hidden, kind, extra, stay=True)
+        return self._pass(items, sure, want, hidden, kind, extra, True, candidates)
 
     def verify(
         self,
@@ -139,6 +140,7 @@ class Passes:
         kind: str,
         extra: Mapping[str, np.ndarray] | None = None,
         stay: bool = False,
+        candidates: int = 1,
     ) -> Pass:
         total = sum(len(ids) for _, ids in items)
         again = self._run_again(items, total)
@@ -151,7 +153,7 @@ class Passes:
         total += sum(again)
         # Drafts take the plans of all rows, so that tokens to run again need none of their own.
         n_out = total if want == "all" else len(wanted)
-        step = self.runner.step(total, len(items), n_out, hidden, kind)
+        step = self.runner.step(total, len(items), n_out, hidden, kind, candidates)
         self._run(step, parts, batch, total, wanted, extra, stay)
         outputs, hidden_rows = step.bound.outputs, None
         if hidden:
@@ -160,7 +162,10 @@ class Passes:
         if not wanted:
             return Pass(np.empty((0, self.model.n_vocab), np.float32), hidden_rows)
         rows = wanted if step.out_rows is None else range(len(wanted))
-        return Pass(take_rows(outputs["logits"], rows), hidden_rows)
+        short = None
+        if candidates > 1:
+            short = take_rows(outputs["candidates"], rows), take_rows(outputs["largest"], rows)
+        return Pass(take_rows(outputs["logits"], rows), hidden_rows, short)
 
     def _run(
         self,

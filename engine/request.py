@@ -180,7 +180,9 @@ class Request:
         tokens.append(token)
         if self._logprobs is not None and logits is not None:
             self._logprobs.add(token, logits)
-        piece, stopped = self._stop.feed(self._decoder.feed(token))
+        piece, stopped = self._decoder.feed(token), False
+        if self.options.stop:
+            piece, stopped = self._stop.feed(piece)
         if piece:
             self._text.append(piece)
         if stopped:

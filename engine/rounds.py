@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.errors import RiverrunError
+from ..graph.errors import RiverrunError, Unsupported
+from ..models.step import CANDIDATES
 from .drafting import Drafting, Entry
 from .request import Request, by_drafting
 from .rows import Pass
@@ -32,11 +33,12 @@ class Rounds:
 
     def __init__(self, sequences: Sequences) -> None:
         self.sequences = sequences
+        self._lists = True  # whether the device gives shortlists
 
     def run(self, requests: Sequence[Request]) -> list[Request]:
         """One round of all. Every request gets a token at least, or fails, and then alone; but for
         those returned, where nothing was drafted for anyone: a device is to choose for these."""
-        turns = self._propose(requests)
+        turns = self._propose(requests) if requests else []
         if not turns:
             return []
         if self._withdraw(turns):
@@ -106,12 +108,33 @@ class Rounds:
     def _evaluate(self, turns: Sequence[Turn]) -> None:
         """The pass of all, and what each request makes of its rows."""
         if all(turn.proposal is None for turn in turns):
-            items = [(turn.request.seq, (turn.request.token,)) for turn in turns]
-            for turn, row in zip(turns, self.sequences.evaluate(items).logits, strict=True):
-                with self._changing(turn.request):
-                    self._take_one(turn.request, row)
+            self._step(turns)
         else:
             self._verify(turns)
+
+    def _step(self, turns: Sequence[Turn]) -> None:
+        """A pass without drafts."""
+        items = [(turn.request.seq, (turn.request.token,)) for turn in turns]
+        shortens = any(self._shortens(turn.request) for turn in turns)
+        found = self.sequences.evaluate(items, candidates=CANDIDATES if shortens else 1)
+        for i, turn in enumerate(turns):
+            short = found.shortlists and (found.shortlists[0][i], found.shortlists[1][i])
+            with self._changing(turn.request):
+                self._take_one(turn.request, found.logits[i], short)
+
+    def prepare(self, request: Request) -> bool:
+        """Compile what a request alone will run, where that is a pass of its own kind; False, since
+        the host chooses here."""
+        if self._shortens(request):
+            try:
+                self.sequences.runner.step(1, 1, 1, candidates=CANDIDATES)
+            except Unsupported:
+                self._lists = False
+        return False
+
+    def _shortens(self, request: Request) -> bool:
+        """Whether a shortlist spares reading all logits of its row."""
+        return self._lists and request.drafting is None and request.chooser.shortens
 
     def _verify(self, turns: Sequence[Turn]) -> None:
         sequences = self.sequences
@@ -153,10 +176,10 @@ class Rounds:
             request.fail(error)
         request.changing = False
 
-    def _take_one(self, request: Request, logits: np.ndarray) -> None:
+    def _take_one(self, request: Request, logits: np.ndarray, shortlist: Any = None) -> None:
         """Choose the token behind what the sequence holds."""
         position = self.sequences.memory.length(request.seq)
-        request.take(request.chooser.choose(logits, position), logits)
+        request.take(request.chooser.choose(logits, position, shortlist), logits)
 
     def _take_drafts(self, turn: Turn, logits: np.ndarray, hidden: np.ndarray | None) -> None:
         request, taken, ended = turn.request, list[int](), True

@@ -13,12 +13,14 @@ from .bound_step import Part
 @dataclass(frozen=True, slots=True)
 class Pass:
     """What a pass gives: logits f32 [M, n_vocab] of the rows that wanted them, in the order of the
-    items; hidden f32 [N, n_embd] of all new tokens when asked for.
+    items; hidden f32 [N, n_embd] of all new tokens when asked for; shortlists, likewise: of the
+    same rows the ids i32 [M, K] of the largest logits and these, f32 [M, K] descending.
 
-    Both are views, valid until the next pass of the session."""
+    All are views, valid until the next pass of the session."""
 
     logits: np.ndarray
     hidden: np.ndarray | None
+    shortlists: tuple[np.ndarray, np.ndarray] | None = None
 
 
 def wanted_rows(parts: Sequence[Part], want: str) -> list[int]:

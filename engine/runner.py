@@ -25,18 +25,26 @@ class Runner:
         self._steps: dict[tuple[object, ...], BoundStep] = {}
 
     def step(
-        self, total: int, n_items: int, wanted: int, hidden: bool = False, kind: str = "step"
+        self,
+        total: int,
+        n_items: int,
+        wanted: int,
+        hidden: bool = False,
+        kind: str = "step",
+        candidates: int = 1,
     ) -> BoundStep:
         """The step for total tokens of n_items sequences, of which `wanted` rows get logits.
 
-        hidden: it also gives the rows of all tokens after the final norm."""
-        key = (total, n_items, wanted, hidden, kind)
+        hidden: it also gives the rows of all tokens after the final norm; candidates: and if more
+        than 1, so many of each row's largest logits."""
+        key = (total, n_items, wanted, hidden, kind, candidates)
         step = self._steps.get(key)
         if step is None:
             n, b = token_bucket(total), sequence_bucket(n_items, self.plan.options.n_seqs)
             out = n if wanted == total else wanted and min(n, token_bucket(max(wanted, b)))
             # A graph has an output, and without logits that is the hidden rows.
-            shape = StepShape(n, b, out, hidden or not out, self.plan.options.draft_head)
+            head = self.plan.options.draft_head
+            shape = StepShape(n, b, out, hidden or not out, head, candidates)
             bound = self._bind_once(shape, kind, self.plan.options.program)
             step = self._steps[key] = self._storage.step(bound)
         return step

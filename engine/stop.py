@@ -39,8 +39,6 @@ class StopMatcher:
         """Takes the next piece; gives the text that is safe to emit, and whether to stop.
 
         After a stop every further piece gives ("", True)."""
-        if not self._stops:
-            return text, False
         if self._matched is not None:
             return "", True
         text = self._held + text

@@ -40,7 +40,7 @@ class StepShape:
     n_out == n_tokens means every row, in order; 0 asks for no logits. hidden: also give the rows
     of all tokens after the final norm. head: logits of the draft head's tokens only. candidates:
     in programs that pick their tokens, of how many of the largest logits: CANDIDATES, or 1, which
-    takes the first one and is cheaper."""
+    takes the first one and is cheaper; in others more than 1 gives so many beside the logits."""
 
     n_tokens: int
     n_seqs: int
@@ -134,11 +134,18 @@ class StepGraph:
         return g.cast(g.reshape(tokens, shape=(n,)), to="i32")
 
     def output_logits(self, logits: Value) -> None:
-        """What becomes of the logits [M, V] of a pass: output "logits", or the tokens picked."""
+        """What becomes of the logits [M, V] of a pass: output "logits", or the tokens picked. With
+        candidates the K largest of each row, too: "largest" f32 [M, K], descending, and
+        "candidates" i32 [M, K], their ids."""
         if self._picks:
             self._pick(logits)
-        else:
-            self.g.output("logits", logits)
+            return
+        self.g.output("logits", logits)
+        k = min(self.shape.candidates, logits.shape[1])
+        if k > 1:
+            largest, ids = self.g.top_k(logits, k=k, name="candidates")
+            self.g.output("largest", largest)
+            self.g.output("candidates", ids)
 
     def _pick(self, logits: Value) -> None:
         """Outputs and inputs of Architecture.ahead."""

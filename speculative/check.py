@@ -47,11 +47,12 @@ class Recorder(Sequences):
         hidden: bool = False,
         kind: str = "step",
         extra: Mapping[str, np.ndarray] | None = None,
+        candidates: int = 1,
     ) -> Pass:
         """One pass, recorded."""
-        found = super().evaluate(items, want, hidden, kind, extra)
+        found = super().evaluate(items, want, hidden, kind, extra, candidates)
         tokens = list(items[0][1])
-        arguments = {"want": want, "hidden": hidden, "kind": kind}
+        arguments = {"want": want, "hidden": hidden, "kind": kind, "candidates": candidates}
         self.passes.append(Recorded(tokens, False, arguments, len(tokens)))
         return found
 

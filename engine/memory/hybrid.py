@@ -75,8 +75,9 @@ class HybridMemory(Memory):
 
     def commit_all(self, batch: Sequence[Reservation]) -> None:
         """Every part keeps them."""
-        for item in batch:
-            super()._commit(item.seq, item.n)
+        for seq, n, *_ in batch:
+            self._length[seq] += n
+            self._pending[seq] = 0
         for part in self.parts:
             part.commit_all(batch)
 

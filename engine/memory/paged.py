@@ -187,6 +187,15 @@ class PagedRows(Memory):
         """Any prefix of the pending tokens."""
         return 0 <= n <= self._pending[seq]
 
+    def commit_all(self, batch: Sequence[Reservation]) -> None:
+        """No page gets free, unless a window leaves it behind."""
+        if self.window:
+            super().commit_all(batch)
+            return
+        for seq, n, *_ in batch:
+            self._length[seq] += n
+            self._pending[seq] = 0
+
     def _commit(self, seq: int, n: int) -> None:
         """Keep n; pages that held only forgotten positions are free again."""
         forgets = n < self._pending[seq]

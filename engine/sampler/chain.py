@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from .params import SamplerParams
-from .window import TokenWindow
 
 _LOWEST = np.finfo(np.float32).min
 _GROUPS = 2048
@@ -38,18 +38,30 @@ class Candidates:
         return Candidates(self.ids[index], self.logits[index], ordered)
 
 
+class Window(Protocol):
+    """Where the tokens that penalties lower are among the candidates, and how often each occurs."""
+
+    @property
+    def ids(self) -> np.ndarray:
+        """Places, int [n]; in a whole vocabulary the ids themselves."""
+
+    @property
+    def counts(self) -> np.ndarray:
+        """i64 [n], each >= 1."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChainState:
-    """What steps may look at besides the candidates."""
+    """What steps may look at besides the candidates. bias_ids: places among them, as window.ids."""
 
     params: SamplerParams
     bias_ids: np.ndarray
     bias_values: np.ndarray
-    window: TokenWindow
+    window: Window
 
 
 def add_bias(c: Candidates, ids: np.ndarray, values: np.ndarray) -> Candidates:
-    """Adds values [m] to the logits of the tokens ids [m]; c is the whole vocabulary."""
+    """Adds values [m] to the logits at the places ids [m] among the candidates."""
     logits = c.logits.copy()
     with np.errstate(over="ignore"):
         logits[ids] = logits[ids] + values
@@ -57,9 +69,9 @@ def add_bias(c: Candidates, ids: np.ndarray, values: np.ndarray) -> Candidates:
 
 
 def penalize(
-    c: Candidates, window: TokenWindow, repeat: float, frequency: float, presence: float
+    c: Candidates, window: Window, repeat: float, frequency: float, presence: float
 ) -> Candidates:
-    """Lowers the logits of tokens in the window; c is the whole vocabulary.
+    """Lowers the logits of tokens in the window.
 
     A positive logit is divided by `repeat`, another multiplied by it; then
     count * frequency + presence is subtracted."""
@@ -69,7 +81,7 @@ def penalize(
 
 
 def penalized(
-    logits: np.ndarray, window: TokenWindow, repeat: float, frequency: float, presence: float
+    logits: np.ndarray, window: Window, repeat: float, frequency: float, presence: float
 ) -> np.ndarray:
     """What `penalize` makes of the logits of the window's tokens, in their order; of their type."""
     old = logits.astype(np.float64)

@@ -124,6 +124,11 @@ class SamplerParams:
         values = (self.repeat_penalty, self.frequency_penalty, self.presence_penalty)
         return self.repeat_last_n != 0 and values != (1.0, 0.0, 0.0)
 
+    @property
+    def only_lowers(self) -> bool:
+        """True when penalties raise no logit."""
+        return self.repeat_penalty >= 1 and min(self.frequency_penalty, self.presence_penalty) >= 0
+
     def validate(self, n_vocab: int) -> None:
         """Raises RequestError naming the field, the range wanted and the value got."""
         check_fields(self)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -15,7 +15,10 @@ from ...graph.random import uniform
 from ...models.step import CANDIDATES
 from .chain import CHAIN, Candidates, ChainState, draw, penalized, softmax_weights
 from .params import SamplerParams
+from .shortlist import changed_candidates, largest_lowered
 from .window import TokenWindow
+
+LARGE = 1 << 15  # tokens, from which on a shortlist is faster than the whole vocabulary
 
 
 @lru_cache(maxsize=4)
@@ -61,7 +64,9 @@ class Sampler:
         "_pick_steps",
         "_sample_steps",
         "_seed",
+        "_shortens",
         "_state",
+        "_window",
     )
 
     def __init__(
@@ -83,11 +88,12 @@ class Sampler:
             )
         self._n_vocab = n_vocab
         self._seed = _random_seed() if params.seed is None else int(params.seed)
+        self._window = TokenWindow(params.repeat_last_n if params.penalizes else 0, prompt)
         self._state = ChainState(
             params,
             np.fromiter(params.logit_bias.keys(), np.int64, len(params.logit_bias)),
             np.fromiter(params.logit_bias.values(), np.float64, len(params.logit_bias)),
-            TokenWindow(params.repeat_last_n if params.penalizes else 0, prompt),
+            self._window,
         )
         rows = [row for row in CHAIN if row.active(params)]
         self._pick_steps = tuple(row.apply for row in rows if row.shapes_greedy)
@@ -97,6 +103,8 @@ class Sampler:
             "penalties"
         ]
         self._on_device = all(row.on_device for row in run)
+        few = params.greedy or 1 <= params.top_k < CANDIDATES
+        self._shortens = few and bool(self._pick_steps) and n_vocab >= LARGE
 
     @property
     def params(self) -> SamplerParams:
@@ -123,16 +131,30 @@ class Sampler:
         """The seed in use, also where the parameters left it open."""
         return self._seed
 
-    def sample(self, logits: np.ndarray, position: int) -> int:
+    @property
+    def shortens(self) -> bool:
+        """Whether a shortlist mostly spares `sample` the reading of all logits: bias or penalties
+        change a few of a large vocabulary, of which no more than the shortlist's are drawn from."""
+        return self._shortens
+
+    def sample(
+        self,
+        logits: np.ndarray,
+        position: int,
+        shortlist: tuple[np.ndarray, np.ndarray] | None = None,
+    ) -> int:
         """The token for `position` (its absolute index in the sequence) from logits, f32 [V].
 
-        Changes nothing: asking again gives the same token. Raises BackendError for logits that
-        hold NaN or +Inf or are all -inf, RequestError if bias and penalties leave no token."""
+        shortlist: ids i32 [K] of the largest logits and these, f32 [K] descending, of a vocabulary
+        that may be padded; the token is the same without. Changes nothing: asking again gives the
+        same token. Raises BackendError for logits that hold NaN or +Inf or are all -inf,
+        RequestError if bias and penalties leave no token."""
+        if shortlist is not None and self._shortens:
+            token = self._sample_short(logits, position, *shortlist)
+            if token is not None:
+                return token
         if not self.params.greedy:
-            final = self._filter(logits, position)
-            return int(
-                final.ids[draw(softmax_weights(final.logits), uniform(self._seed, position))]
-            )
+            return self._drawn(self._filter(logits, position), position)
         if self._only_penalties:
             return self._largest_penalized(logits, position)
         if self._pick_steps:
@@ -162,7 +184,7 @@ class Sampler:
         """Adds a token to the history. Raises RequestError outside the vocabulary."""
         if not 0 <= token < self._n_vocab:
             raise RequestError(f"token: expected an id in 0 .. {self._n_vocab - 1}, got {token}")
-        self._state.window.push(int(token))
+        self._window.push(int(token))
 
     def clone(self) -> Sampler:
         """A sampler with the same seed and a history of its own."""
@@ -170,17 +192,43 @@ class Sampler:
         other._n_vocab, other._seed = self._n_vocab, self._seed
         other._pick_steps, other._sample_steps = self._pick_steps, self._sample_steps
         other._on_device, other._only_penalties = self._on_device, self._only_penalties
-        state = self._state
-        other._state = ChainState(
-            state.params, state.bias_ids, state.bias_values, state.window.copy()
-        )
+        other._shortens = self._shortens
+        other._window = self._window.copy()
+        other._state = replace(self._state, window=other._window)
         return other
+
+    def _sample_short(
+        self, logits: np.ndarray, position: int, largest_ids: np.ndarray, largest: np.ndarray
+    ) -> int | None:
+        """The token, from the largest logits and those that bias and penalties change; None where
+        one of the others might be it, or the logits are not sound."""
+        params = self.params
+        if self._only_penalties and params.only_lowers:
+            return largest_lowered(largest_ids, largest, self._window, params, self._n_vocab)
+        if not math.isfinite(largest[0]):
+            return None
+        candidates = changed_candidates(
+            logits, largest_ids, self._state, self._pick_steps, self._n_vocab
+        )
+        # All others are as they were, and so at most the last of the largest.
+        last = largest[-1]
+        if params.greedy:
+            best = int(candidates.logits.argmax())
+            found = int(candidates.ids[best])
+            return found if last < candidates.logits[best] < math.inf else None
+        k = params.top_k
+        if candidates.ids.size <= k or np.count_nonzero(candidates.logits > last) < k:
+            return None
+        return self._drawn(self._narrow(candidates), position)
+
+    def _drawn(self, final: Candidates, position: int) -> int:
+        return int(final.ids[draw(softmax_weights(final.logits), uniform(self._seed, position))])
 
     def _largest_penalized(self, logits: np.ndarray, position: int) -> int:
         """The largest of a whole vocabulary of which penalties change a few: these are put in their
         places for the search alone, since copying the others takes longer than that."""
         self._check_shape(logits)
-        p, window = self.params, self._state.window
+        p, window = self.params, self._window
         ids = window.ids
         old = logits[ids]
         try:
@@ -196,7 +244,10 @@ class Sampler:
         return best
 
     def _filter(self, logits: np.ndarray, position: int | None) -> Candidates:
-        candidates = self._shape(logits, position)
+        return self._narrow(self._shape(logits, position))
+
+    def _narrow(self, candidates: Candidates) -> Candidates:
+        """The steps from top_k on."""
         for step in self._sample_steps:
             candidates = step(candidates, self._state)
         return candidates

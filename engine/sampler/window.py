@@ -36,6 +36,11 @@ class TokenWindow:
         """How often each of `ids` occurs, i64 [n], each >= 1; a view, valid until `push`."""
         return self._counts[: len(self._slots)]
 
+    def count(self, token: int) -> int:
+        """How often a token occurs."""
+        slot = self._slots.get(token)
+        return 0 if slot is None else int(self._counts[slot])
+
     def push(self, token: int) -> None:
         """Append one token; the oldest leaves when the window is full."""
         if self._limit == 0:

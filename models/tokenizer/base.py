@@ -129,7 +129,8 @@ class Tokenizer(ABC):
     def token_bytes(self, token: int, special: bool = False) -> bytes:
         """The bytes of one token, perhaps a part of a character. Control and unknown tokens have
         none unless `special` is set. Raises RequestError for an id outside the vocabulary."""
-        self._check_id(token)
+        if not 0 <= token < self.n_vocab:
+            self._check_id(token)
         if not special and self._types[token] in _SILENT:
             return b""
         piece = self._pieces[token]

@@ -16,17 +16,16 @@ class PieceReader:
     spaces are dropped; without it the bytes are those of the tokens, as a continuation needs."""
 
     def __init__(self, piece: Piece, is_boundary: Callable[[int], bool], opens: bool) -> None:
-        self._piece = piece
+        self.piece, self.opens = piece, opens
         self._is_boundary = is_boundary
-        self._opens = opens
         self._drop_space = opens
 
     def read(self, token: int) -> bytes:
         """The bytes that `token` adds. Raises RequestError for an id outside the vocabulary."""
-        piece = self._piece(token)
+        piece = self.piece(token)
         if self._drop_space:
             piece = piece.removeprefix(b" ")
-        self._drop_space = self._opens and self._is_boundary(token)
+        self._drop_space = self.opens and self._is_boundary(token)
         return piece
 
 
@@ -37,14 +36,14 @@ class StreamDecoder:
     as UTF-8 with errors="replace"."""
 
     def __init__(self, reader: PieceReader) -> None:
-        self._reader = reader
+        self._read = reader.read if reader.opens else reader.piece
         self._part = b""  # of a character that is not complete
 
     def feed(self, token: int) -> str:
         """The text that `token` completes; "" while a character is still in parts.
 
         Raises RequestError for an id outside the vocabulary."""
-        data = self._part + self._reader.read(token)
+        data = self._part + self._read(token)
         text, used = codecs.utf_8_decode(data, "replace", False)
         self._part = data[used:]
         return text

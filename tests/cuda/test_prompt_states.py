@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from cuda_rig import MIB, backend, needs_cuda, scarce
+from cuda_rig import EMULATED, MIB, backend, needs_cuda, scarce
 from paged_rig import check_pages
 from riverrun.backends.base import SPARE
 from riverrun.backends.cuda import CudaPools
@@ -103,6 +103,7 @@ def test_where_a_card_has_no_room_the_host_keeps_them(monkeypatch: pytest.Monkey
     check(found)
 
 
+@pytest.mark.skipif(not EMULATED, reason="what a card has free is rounded, and others use it, too")
 def test_memory_of_states_is_bounded_and_given_back() -> None:
     one = tiny("qwen35", "cuda").plan_session(256).bytes.kept
     session = tiny("qwen35", "cuda").session(256, cache_bytes=2 * one)
