@@ -11,7 +11,7 @@ from ..backends.harness import CaseResult, run_case
 from ..graph import OPS
 from ..graph.case import BoundCase, op_cases
 from ..graph.errors import RequestError
-from ..models import quant  # noqa: F401  (registers the block codecs)
+from ..models import load  # noqa: F401  (registers the ops and the block codecs)
 
 STATUSES = ("passed", "failed", "refused")
 
@@ -42,11 +42,12 @@ def find_cases(ids: Iterable[str], cases: Sequence[BoundCase]) -> list[BoundCase
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> RequestError:
-    """The error for a name that is not known, which lists similar ones; the caller raises it."""
+    """The error for a name that is not known, which lists similar ones; the caller raises it.
+    what: of what it is no name, and so the argument that the error names."""
     known = list(known)
     near = difflib.get_close_matches(name, known, n=5, cutoff=0.5)
     near = near or [k for k in known if k.startswith(name[:3])][:5] or known[:8]
-    return RequestError(f"no {what} is called {name!r}; near it: {', '.join(near)}")
+    return RequestError(f"no {what} is called {name!r}; near it: {', '.join(near)}", what)
 
 
 def run_cases(

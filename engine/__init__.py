@@ -1,27 +1,31 @@
 """Run-time state: sessions, memory, sampling, requests, and the engine that steps them."""
 
-from .engine import Engine, Event
-from .generate import Generation
-from .inspection import Inspection, inspect
-from .loading import load
-from .model import Model
-from .request import Request, Result
-from .rows import Pass
-from .sampler import Sampler, SamplerParams
-from .session import Session
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Engine",
-    "Event",
-    "Generation",
-    "Inspection",
-    "Model",
-    "Pass",
-    "Request",
-    "Result",
-    "Sampler",
-    "SamplerParams",
-    "Session",
-    "inspect",
-    "load",
-]
+from ..graph.late import late_names
+
+if TYPE_CHECKING:
+    from .engine import Engine, Event
+    from .generate import Generation
+    from .inspection import Inspection, inspect
+    from .loading import load
+    from .model import Model
+    from .request import Request, Result
+    from .rows import Pass
+    from .sampler import Sampler, SamplerParams
+    from .session import Session
+
+__all__ = late_names(
+    __name__,
+    {
+        ".engine": "Engine Event",
+        ".generate": "Generation",
+        ".inspection": "Inspection inspect",
+        ".loading": "load",
+        ".model": "Model",
+        ".request": "Request Result",
+        ".rows": "Pass",
+        ".sampler": "Sampler SamplerParams",
+        ".session": "Session",
+    },
+)

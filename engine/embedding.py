@@ -7,15 +7,14 @@ short texts share passes, of kind "step", whose kernels are."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ..graph.errors import BackendError, RequestError
-from ..graph.fields import check_fields, one_of, option
 from ..models.step import PAGE
 from .buckets import MAX_TOKENS, sequence_bucket
+from .embedding_options import EmbeddingOptions
 from .items import checked_ids
 from .prompts import cuts, pass_kind
 from .session import Session
@@ -49,26 +48,6 @@ POOLINGS = {
     "cls": Pooling(lambda rows: rows[0].copy(), lambda parts, n: parts[0]),
     "none": Pooling(lambda rows: rows.copy(), lambda parts, n: np.concatenate(parts)),
 }
-
-
-@dataclass(frozen=True)
-class EmbeddingOptions:
-    """pooling: "mean" of all tokens' rows, that of the "last" token or of the first ("cls"), or
-    "none" for all rows; None for what the file's metadata says, else mean. normalize: divide each
-    vector by its Euclidean length. Raises RequestError for what is none of these."""
-
-    pooling: str | None = option(
-        None,
-        "--pooling",
-        metavar="KIND",
-        help=f"How rows of tokens become one vector: {', '.join(POOLINGS)}.",
-        shown="what the model's file says, else mean",
-        check=one_of(tuple(POOLINGS)),
-    )
-    normalize: bool = option(True, "--raw", help="Leave vectors at their own lengths.")
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 def embed(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ..graph.dtype import DType, dtype
 from ..graph.errors import DTypeError
 from ..graph.fields import check_fields, integer, limited, one_of, option
-from .memory import ROLLBACKS, check_rollback
+from .memory.kinds import ROLLBACKS, check_rollback
+
+if TYPE_CHECKING:
+    from ..graph.dtype import DType
 
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
 # The most that a caller may ask for: bytes of what it takes then still fit into 64 bits.
@@ -84,4 +87,6 @@ def cache_type(argument: str, name: str) -> DType:
     """An element type of attention memory. Raises DTypeError for others, naming the argument."""
     if name not in CACHE_TYPES:
         raise DTypeError(f"{argument} should be one of {', '.join(CACHE_TYPES)}, got {name!r}")
+    from ..graph.dtype import dtype
+
     return dtype(name)

@@ -16,6 +16,7 @@ from ..models.step import StepShape
 from .buckets import MAX_TOKENS
 from .memory import Demand, Layout, MemoryBytes, RecurrentMemory, layouts
 from .session_options import SessionOptions, cache_type
+from .sizes import mib
 
 if TYPE_CHECKING:
     from .model import Model
@@ -196,11 +197,6 @@ def _plain_capacity(options: SessionOptions, n_ctx: int) -> Capacity:
         k_dtype=cache_type("cache_type_k", options.cache_type_k),
         v_dtype=cache_type("cache_type_v", options.cache_type_v),
     )
-
-
-def mib(n: int) -> str:
-    """A number of bytes for people."""
-    return f"{n / 2**20:.1f} MiB"
 
 
 def check_context(n_ctx: int | None, n_ctx_train: int) -> int:

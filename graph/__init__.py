@@ -1,32 +1,31 @@
 """The intermediate representation: values, ops, graphs, their checks and their memory plan."""
 
-from .builder import Graph
-from .data import HostTensor, host_tensor
-from .dtype import DType, dtype
-from .memory import MemoryPlan, plan_memory
-from .node import Node, Value
-from .op import OPS, Cost, Op, make_op, register
-from .spec import TensorSpec
-from .text import parse, to_text
-from .verify import verify
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "OPS",
-    "Cost",
-    "DType",
-    "Graph",
-    "HostTensor",
-    "MemoryPlan",
-    "Node",
-    "Op",
-    "TensorSpec",
-    "Value",
-    "dtype",
-    "host_tensor",
-    "make_op",
-    "parse",
-    "plan_memory",
-    "register",
-    "to_text",
-    "verify",
-]
+from .late import late_names
+
+if TYPE_CHECKING:
+    from .builder import Graph
+    from .data import HostTensor, host_tensor
+    from .dtype import DType, dtype
+    from .memory import MemoryPlan, plan_memory
+    from .node import Node, Value
+    from .op import OPS, Cost, Op, make_op, register
+    from .spec import TensorSpec
+    from .text import parse, to_text
+    from .verify import verify
+
+__all__ = late_names(
+    __name__,
+    {
+        ".builder": "Graph",
+        ".data": "HostTensor host_tensor",
+        ".dtype": "DType dtype",
+        ".memory": "MemoryPlan plan_memory",
+        ".node": "Node Value",
+        ".op": "OPS Cost Op make_op register",
+        ".spec": "TensorSpec",
+        ".text": "parse to_text",
+        ".verify": "verify",
+    },
+)

@@ -12,6 +12,7 @@ import numpy as np
 
 from .dtype import DType, dtype
 from .errors import DTypeError
+from .late import import_codecs
 from .unread_types import REFUSED
 
 
@@ -35,9 +36,14 @@ def register_codec(name: str, codec: Codec) -> None:
     _CODECS[name] = codec
 
 
+def _find(d: DType) -> Codec | None:
+    import_codecs()
+    return _CODECS.get(d.name)
+
+
 def has_codec(d: DType) -> bool:
     """True when raw storage of d can be decoded."""
-    return d.numpy is not None or d.name in _CODECS
+    return d.numpy is not None or _find(d) is not None
 
 
 def decode(d: DType, raw: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
@@ -46,21 +52,22 @@ def decode(d: DType, raw: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     Plain types come back as their own numpy type, block types and bf16 as float32."""
     if d.numpy is not None:
         return np.ascontiguousarray(raw).view(d.numpy).reshape(shape)
-    if d.name not in _CODECS:
+    codec = _find(d)
+    if codec is None:
         why = f" ({REFUSED[d.name].why})" if d.name in REFUSED else ""
         raise DTypeError(f"{d.name}: no codec{why}; known: {', '.join(sorted(_CODECS))}")
     if 0 in shape:
         return np.zeros(shape, np.float32)
     row = d.row_bytes(shape[-1])
     data = np.ascontiguousarray(raw).view(np.uint8).reshape(*shape[:-1], row)
-    return _CODECS[d.name].decode(data).reshape(shape)
+    return codec.decode(data).reshape(shape)
 
 
 def encode(d: DType, values: np.ndarray) -> np.ndarray:
     """Float values [..., n] as raw uint8 [..., row_bytes(n)]. Raises DTypeError without encoder."""
     if d.numpy is not None:
         return np.ascontiguousarray(values, d.numpy).view(np.uint8)
-    codec = _CODECS.get(d.name)
+    codec = _find(d)
     if codec is None or codec.encode is None:
         raise DTypeError(f"{d.name}: no encoder")
     d.row_bytes(values.shape[-1])

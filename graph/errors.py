@@ -69,7 +69,11 @@ class TokenizerError(ModelError):
 
 
 class RequestError(RiverrunError, ValueError):
-    """A caller's argument is out of range."""
+    """A caller's argument is out of range. argument: its name, where it is one that has a name."""
+
+    def __init__(self, message: str = "", argument: str = "") -> None:
+        super().__init__(message)
+        self.argument = argument
 
 
 class TemplateError(RequestError):

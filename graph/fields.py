@@ -58,9 +58,9 @@ class Option:
     repeatable: bool = False
 
     @property
-    def label(self) -> str:
-        """Its names as messages quote them."""
-        return " / ".join(f"'{flag}'" for flag in self.flags) or f"'{self.metavar}'"
+    def names(self) -> tuple[str, ...]:
+        """What messages call it: its flags, or what stands for its value."""
+        return self.flags or (self.metavar or "",)
 
     @property
     def limits(self) -> Check | None:
@@ -101,7 +101,7 @@ def check_fields(instance: Any) -> None:
             continue
         fault = check.fault(value)
         if fault:
-            raise RequestError(f"{each.name}: {fault}")
+            raise RequestError(f"{each.name}: {fault}", each.name)
 
 
 def integer(least: int, most: int, note: str = "") -> Check:

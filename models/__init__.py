@@ -1,5 +1,17 @@
 """Model files and their meaning: container, codecs, tokenizers, architectures."""
 
-from .load import ModelFile, load_file
+from typing import TYPE_CHECKING
 
-__all__ = ["ModelFile", "load_file"]
+from ..graph.late import late_codecs, late_names
+
+if TYPE_CHECKING:
+    from .load import ModelFile, load_file
+
+__all__ = late_names(
+    __name__,
+    {
+        ".load": "ModelFile load_file",
+    },
+)
+
+late_codecs(f"{__name__}.quant")

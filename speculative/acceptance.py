@@ -14,6 +14,7 @@ from ..engine.sampler.chain import draw as draw_index
 from ..graph.errors import RequestError
 from ..graph.random import uniform
 from .drafter import Distribution, Draft
+from .known import MATCH, REJECTION
 
 ACCEPTING, REPLACING = 1, 3  # streams of random numbers; chain.DRAFTING is another
 Rule = Callable[[Chooser, np.ndarray, Draft, int], Iterator[int]]
@@ -70,11 +71,13 @@ def _of(distribution: Distribution, token: int) -> float:
     return float(p[found[0]]) if found.size else 0.0
 
 
-RULES: dict[str, Rule] = {"match": match, "rejection": reject}
+RULES: dict[str, Rule] = {MATCH: match, REJECTION: reject}
 
 
 def find_rule(name: str) -> Rule:
     """The rule of this name. Raises RequestError listing the known ones."""
     if name not in RULES:
-        raise RequestError(f"acceptance should be one of {', '.join(RULES)}, got {name!r}")
+        raise RequestError(
+            f"acceptance should be one of {', '.join(RULES)}, got {name!r}", "acceptance"
+        )
     return RULES[name]

@@ -10,18 +10,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, ClassVar, TypeAlias, TypeVar
 
 from ..graph.errors import GraphError, RequestError
-from ..graph.op import scan
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from ..engine import Model
     from ..engine.sequences import Sequences
 
-Distribution = tuple[np.ndarray, np.ndarray]  # ids int [n], probabilities f64 [n] that sum to 1
+# ids int [n], probabilities f64 [n] that sum to 1
+Distribution: TypeAlias = "tuple[np.ndarray, np.ndarray]"
 
 
 @dataclass(frozen=True)
@@ -132,6 +132,8 @@ def register_drafter(cls: D) -> D:
 
 def scan_drafters() -> None:
     """Import every file of this folder, so that its drafters register themselves."""
+    from ..graph.op import scan
+
     scan(__package__, sys.modules[__package__].__path__)
 
 
@@ -140,5 +142,5 @@ def find_drafter(name: str) -> type[Drafter]:
     scan_drafters()
     if name not in DRAFTERS:
         known = ", ".join(sorted(DRAFTERS, key=lambda n: DRAFTERS[n].priority))
-        raise RequestError(f"drafter {name!r} is not known; known: {known}")
+        raise RequestError(f"drafter {name!r} is not known; known: {known}", "kinds")
     return DRAFTERS[name]

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from dataclasses import MISSING, dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ..engine import Model
-from ..engine.sequences import Sequences
 from ..graph.errors import RequestError
 from ..graph.fields import check_fields, integer, number, one_of, option
-from .acceptance import RULES, Rule, find_rule
-from .drafter import Drafter, find_drafter
-from .known import known_drafters
-from .speculator import Speculator
-from .trace import Trace
+from .drafter import find_drafter
+from .known import MATCH, REJECTION, known_drafters
+
+if TYPE_CHECKING:
+    from ..engine import Model
+    from ..engine.sequences import Sequences
+    from .acceptance import Rule
+    from .drafter import Drafter
+    from .speculator import Speculator
+    from .trace import Trace
 
 MOST_DRAFTS = 256
 
@@ -73,11 +77,11 @@ class Speculation:
         None, "--draft-model", metavar="FILE", help="GGUF file for --spec draft.", kind=Path
     )
     acceptance: str = option(
-        "match",
+        MATCH,
         "--acceptance",
         metavar="RULE",
         help="match, or rejection (for draft and mtp).",
-        check=one_of(tuple(RULES)),
+        check=one_of((MATCH, REJECTION)),
     )
     adaptive: bool = option(
         True, "--no-adaptive", help="Always draft at full length, whether it pays or not."
@@ -105,18 +109,20 @@ class Speculation:
 
     def __post_init__(self) -> None:
         if not self.kinds:
-            raise RequestError("speculation needs a drafter; name one, as in 'mtp'")
+            raise RequestError("speculation needs a drafter; name one, as in 'mtp'", "kinds")
         for kind in self.kinds:
             find_drafter(kind)
         if len(set(self.kinds)) < len(self.kinds):
-            raise RequestError(f"each drafter should be named once, got {', '.join(self.kinds)}")
-        find_rule(self.acceptance)
+            raise RequestError(
+                f"each drafter should be named once, got {', '.join(self.kinds)}", "kinds"
+            )
         check_fields(self)
         if not (isinstance(self.trace, bool) or callable(self.trace)):
             raise RequestError(f"trace: expected a function, True or False, got {self.trace!r}")
         if self.draft_min > (self.draft_max or MOST_DRAFTS):
             raise RequestError(
-                f"draft_min: expected at most draft_max, {self.draft_max}, got {self.draft_min}"
+                f"draft_min: expected at most draft_max, {self.draft_max}, got {self.draft_min}",
+                "draft_min",
             )
 
     @property
@@ -131,6 +137,8 @@ class Speculation:
 
     def open(self, sequences: Sequences) -> Speculator:
         """Drafters for a session. Raises RequestError when they cannot draft for it."""
+        from .speculator import Speculator
+
         return Speculator(sequences, self)
 
     def most(self, drafter: type[Drafter]) -> int:
@@ -140,6 +148,8 @@ class Speculation:
     @property
     def judge(self) -> Rule:
         """The rule of acceptance."""
+        from .acceptance import find_rule
+
         return self.rule or find_rule(self.acceptance)
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..graph import debug
-from ..models.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from ..models.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import typer
 
 from .loading import Loading, load_asked
 from .messages import note_progress
+from .misuse import misuse
 from .options import MOST, Json, integers
 from .parameters import Offer, command
 
@@ -60,7 +61,7 @@ def bench(
     tests = make_tests(integers("-p", sizes, least=1), n)
     need = max(test.context for test in tests)
     if ctx is not None and ctx < need:
-        raise typer.BadParameter(f"these tests need {need} tokens, got {ctx}", param_hint="-c")
+        raise misuse(f"these tests need {need} tokens, got {ctx}", "-c")
     offload = loading.offload(ctx or need)
     loaded = load_asked(loading, offload)
     report = run_report(

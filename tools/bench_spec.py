@@ -15,6 +15,7 @@ from ..speculative import Speculation
 from .files import write_text
 from .loading import Loading, load_asked
 from .messages import complain, note_progress
+from .misuse import misuse
 from .options import MOST, Json
 from .parameters import Chosen, Offer, command
 from .speculation import MEASURED, Drafting
@@ -111,9 +112,9 @@ def bench_spec(
     try:
         chosen = choose_prompts(_names(prompts or ""))
     except RequestError as error:
-        raise typer.BadParameter(str(error), param_hint="--prompts") from None
+        raise misuse(str(error), "--prompts") from None
     if plot and (plot.is_dir() or not plot.parent.is_dir()):
-        raise typer.BadParameter(f"{plot} cannot be written; check the path", param_hint="--plot")
+        raise misuse(f"{plot} cannot be written; check the path", "--plot")
     loaded = load_asked(loading, offload)
     chains = chains or default_chains(loaded)
     bench = SpecBench(loaded, chosen, _speculations(chains, asked), options)
@@ -137,9 +138,9 @@ def _chains(spec: str | None) -> list[tuple[str, ...]]:
         return []
     chains = [tuple(kind.strip() for kind in chain.split("+")) for chain in spec.split(",")]
     if any("" in chain for chain in chains):
-        raise typer.BadParameter(f"a name is missing in {spec!r}", param_hint="--spec")
+        raise misuse(f"a name is missing in {spec!r}", "--spec")
     if any("none" in chain for chain in chains):
-        raise typer.BadParameter("none is measured always; name drafters", param_hint="--spec")
+        raise misuse("none is measured always; name drafters", "--spec")
     return list(dict.fromkeys(chains))
 
 
@@ -152,9 +153,9 @@ def _rates(text: str | None) -> tuple[float, ...] | None:
     except ValueError:
         rates = ()
     if not rates or not all(0.0 <= rate <= 1.0 for rate in rates):
-        raise typer.BadParameter(
+        raise misuse(
             f"expected numbers from 0 to 1 separated by commas, got {text!r}",
-            param_hint="--synthetic-acceptance",
+            "--synthetic-acceptance",
         )
     return rates
 

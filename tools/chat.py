@@ -6,13 +6,12 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from ..engine import Generation, Result, SamplerParams
-from ..engine.session_plan import SessionOptions
+from ..engine import SamplerParams
+from ..engine.session_options import SessionOptions
 from ..graph.errors import RiverrunError
 from ..speculative import Speculation
-from ..speculative.speculator import Speculator
 from .chat_commands import Leave, obey
 from .chat_input import Typed, piped_messages
 from .constraints import Constraining
@@ -27,6 +26,10 @@ from .parameters import Chosen, Offer, command
 from .speculation import Drafting
 from .templating import Templating
 from .wording import in_command_words
+
+if TYPE_CHECKING:
+    from ..engine import Generation, Result
+
 
 WHOLE_ANSWERS = Offer(changed={"n": {"absent": -1}})
 
@@ -50,6 +53,8 @@ def chat(
     template = templating.arguments()
     ready = Drafting(drafts, session, loading, hub).ready(constraining)
     templating.check(ready.model)
+    from ..speculative.speculator import Speculator
+
     drafting = Speculator(ready.session, ready.speculation) if ready.speculation else None
     conversation = Conversation(
         ready.model,

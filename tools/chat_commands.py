@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import Field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..engine import Generation, SamplerParams
+from ..engine import SamplerParams
 from ..graph.errors import RequestError
 from ..graph.fields import Option, options_of
 from .conversation import Conversation
@@ -15,6 +15,10 @@ from .ending import Ending
 from .generating import summary
 from .messages import note
 from .parameters import typed_as
+
+if TYPE_CHECKING:
+    from ..engine import Generation
+
 
 Setting = tuple[str, "Field[Any]", Option]
 

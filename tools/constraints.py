@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import typer
-
 from ..graph.fields import option
 from .files import read_text
-from .parameters import usage_errors
+from .misuse import misuse, usage_errors
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class Constraining:
         }
         named = {option: (kind, source) for option, (kind, source) in given.items() if source}
         if len(named) > 1:
-            raise typer.BadParameter(f"give one of them, got {', '.join(named)}")
+            raise misuse(f"give one of them, got {', '.join(named)}", *named)
         for label, (kind, source) in named.items():
             text = read_text(source, label) if isinstance(source, Path) else str(source)
             llguidance()

@@ -6,15 +6,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..engine import Generation, Model, Result, SamplerParams, Session
-from ..engine.constraints import Constraint
 from ..graph.errors import RequestError
-from ..models.chat.plain import plain_messages
-from ..speculative import Speculation
-from .ending import Ending
 from .files import read_text, write_text
+
+if TYPE_CHECKING:
+    from ..engine import Generation, Model, Result, SamplerParams, Session
+    from ..engine.constraints import Constraint
+    from ..speculative import Speculation
+    from .ending import Ending
 
 
 @dataclass
@@ -85,6 +86,8 @@ class Conversation:
         except (ValueError, RecursionError) as error:
             raise RequestError(f"{path}: expected a chat as JSON, got no JSON: {error}") from None
         messages = found.get("messages") if isinstance(found, dict) else found
+        from ..models.chat.plain import plain_messages
+
         try:
             self.messages = plain_messages(messages) if messages != [] else []
         except RequestError as error:

@@ -7,10 +7,9 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from ..graph.errors import RequestError
-from .parameters import command, usage_errors
-from .progress import progress_bar
-from .writing import Force, Out, tell_size
+from .misuse import misuse, usage_errors
+from .parameters import command
+from .writing import Force, Out, tell_size, writing
 
 Folder: TypeAlias = Annotated[
     Path,
@@ -53,22 +52,16 @@ def convert(
     no_mtp: NoMtp = False,
 ) -> None:
     """Write a GGUF file from a Hugging Face checkpoint."""
-    try:
-        from ..models.convert import OUTTYPES
-        from ..models.convert import convert as write
-        from ..models.tokenizer.pretokenizers import find_pretokenizer
-    except ModuleNotFoundError as error:
-        raise RequestError(
-            f"converting needs the package {error.name}: pip install 'riverrun[convert]'"
-        ) from None
+    from ..models.convert import OUTTYPES
+    from ..models.convert import convert as write
+    from ..models.tokenizer.pretokenizers import find_pretokenizer
+
     if outtype not in OUTTYPES:
-        raise typer.BadParameter(
-            f"expected one of {', '.join(OUTTYPES)}, got {outtype!r}", param_hint="--outtype"
-        )
+        raise misuse(f"expected one of {', '.join(OUTTYPES)}, got {outtype!r}", "--outtype")
     with usage_errors("--pre"):
         find_pretokenizer(pre or "default", "pre")
     options: dict[str, Any] = dict(force=force, name=name or "", pre=pre or "")
     options |= dict(tokenizer=not no_tokenizer, mtp=not no_mtp)
-    with progress_bar("writing") as progress:
+    with writing(out) as progress:
         write(folder, out, outtype, progress=progress, **options)
     tell_size(out)

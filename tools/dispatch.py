@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import sys
 import traceback
 import warnings
@@ -14,7 +15,7 @@ from importlib import import_module
 from typing import Annotated, Any, NamedTuple
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from .exit_codes import BROKEN_PIPE, FAILED, INTERRUPTED, OK, USAGE
@@ -27,11 +28,13 @@ UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 
 class Entry(NamedTuple):
-    """A subcommand: the file of its function, and the first sentence of that function's text."""
+    """A subcommand: the file of its function, and the first sentence of that function's text.
+    negative: whether words such as -1 are arguments of it, not options."""
 
     module: str
     function: str
     summary: str
+    negative: bool = False
 
 
 COMMANDS = {
@@ -98,7 +101,7 @@ COMMANDS = {
         "tokenize",
         "Show the tokens of a text, an id and what it stands for in each line.",
     ),
-    "detokenize": Entry("tokens", "detokenize", "Show the text of tokens."),
+    "detokenize": Entry("tokens", "detokenize", "Show the text of tokens.", negative=True),
     "convert": Entry("convert", "convert", "Write a GGUF file from a Hugging Face checkpoint."),
     "graph": Entry(
         "graph",
@@ -144,6 +147,21 @@ class Commands(TyperGroup):
             formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
 
 
+class Subcommand(TyperCommand):
+    """A command whose errors name it, whatever part of a command line they are about."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """What the words are; no option begins with a digit."""
+        if COMMANDS[self.name or ""].negative:
+            ctx.ignore_unknown_options = any(re.match(r"-\d", word) for word in args)
+        try:
+            return super().parse_args(ctx, args)
+        except UsageError as error:
+            if getattr(error, "ctx", None) is None:
+                error.ctx = ctx  # type: ignore[attr-defined]
+            raise
+
+
 app = typer.Typer(
     name="riverrun",
     cls=Commands,
@@ -156,7 +174,7 @@ def subcommand(name: str) -> Any:
     """The command of a name in COMMANDS."""
     entry = COMMANDS[name]
     alone = typer.Typer(add_completion=False, **PLAIN)
-    alone.command(name)(function_of(entry))
+    alone.command(name, cls=Subcommand)(function_of(entry))
     made = get_command(alone)
     made.name = name
     return made

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
-import typer
-
-from ..engine import Model
-from ..engine.embedding import EmbeddingOptions, default_pooling, text_ids
+from ..engine.embedding_options import EmbeddingOptions
 from ..graph.fields import option
 from .files import piped, read_input, read_text
 from .loading import Loading, load_asked
+from .misuse import misuse
 from .options import Json
 from .parameters import Offer, command
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ..engine import Model
 
 
 @dataclass(frozen=True)
@@ -45,14 +47,14 @@ class Texts:
         in. Raises typer.BadParameter for none and for an empty one, RequestError for a file that
         cannot be read."""
         if "" in self.texts:
-            raise typer.BadParameter("expected some text, got none", param_hint="-p")
+            raise misuse("expected some text, got none", "-p")
         found = list(self.texts)
         if self.file is not None:
             found += _lines(read_text(self.file, "-f"))
         elif not found and piped():
             found += _lines(read_input("standard input"))
         if not found:
-            raise typer.BadParameter("give a text, got none", param_hint="-p / -f")
+            raise misuse("give a text, got none", "-p", "-f")
         return found
 
 
@@ -67,6 +69,8 @@ def embed(
 
     A line of numbers for each text; with --pooling none one for each token, and an empty line
     between texts. With --json one object, the one of OpenAI's embeddings."""
+    from ..engine.embedding import default_pooling, text_ids
+
     listed = texts.found()
     model = load_asked(loading)
     pooling = options.pooling or default_pooling(model)
@@ -85,6 +89,8 @@ def _lines(text: str) -> list[str]:
 
 def _shown(vector: np.ndarray) -> str:
     """Rows of numbers; nine digits tell any two f32 apart."""
+    import numpy as np
+
     rows = np.atleast_2d(vector).tolist()
     return "\n".join(" ".join(f"{value:.9g}" for value in row) for row in rows)
 

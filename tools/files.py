@@ -5,10 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import typer
-
 from ..graph.errors import RequestError
-from ..models.gguf.target import replacing
+from .misuse import misuse
 
 STANDARD_INPUT = "-"  # how options and arguments name it
 
@@ -26,6 +24,8 @@ def write_text(path: Path, text: str) -> None:
     """Write a file, UTF-8; it appears, or replaces the one that is there, when it is whole.
 
     Raises RequestError where it cannot be written, or would replace a model file."""
+    from ..models.gguf.target import replacing
+
     try:
         if path.exists() and not path.is_file():
             path.write_text(text, encoding="utf-8")
@@ -73,7 +73,6 @@ def _decode(raw: bytes, name: str, label: str) -> str:
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise typer.BadParameter(
-            f"{name}: byte {error.start} is not UTF-8; convert the text to UTF-8 first",
-            param_hint=label,
+        raise misuse(
+            f"{name}: byte {error.start} is not UTF-8; convert the text to UTF-8 first", label
         ) from None

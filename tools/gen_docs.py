@@ -1,5 +1,6 @@
 """Writes docs/ops.md from the registry of ops and the table of kernels, docs/options.md from the
-options of the commands, and docs/support.md (support_docs.py).
+options of the commands, and docs/support.md (support_docs.py); checks what pages list by hand
+(listed.py).
 
 `python -m riverrun.tools.gen_docs` in a checkout rewrites them; with --check it exits with 1 when
 one is out of date. The kernels are those of an x86-64 build, which has the most levels."""
@@ -20,7 +21,7 @@ from ..graph.errors import RiverrunError
 from ..graph.op import Op
 from ..models.architecture import architectures
 from ..ops import OPS
-from . import option_docs, support_docs
+from . import listed, option_docs, support_docs
 from .dispatch import COMMANDS
 from .generated import write_or_check
 
@@ -155,7 +156,15 @@ def main(arguments: list[str]) -> int:
     holds = f"{len(COMMANDS)} commands"
     page = option_docs.generate()
     options = write_or_check(option_docs.PAGE, page, holds, "make docs", arguments)
-    return max(options, _kernels(arguments))
+    return max(options, _listed(), _kernels(arguments))
+
+
+def _listed() -> int:
+    """Tell what pages written by hand list wrongly; nothing else puts it right."""
+    faults = listed.faults()
+    for fault in faults:
+        print(fault, file=sys.stderr)
+    return 1 if faults else 0
 
 
 def _kernels(arguments: list[str]) -> int:

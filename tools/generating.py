@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..engine import Generation, Model, Result
 from .messages import note
+
+if TYPE_CHECKING:
+    from ..engine import Generation, Model, Result
 
 
 def print_object(generation: Generation) -> None:

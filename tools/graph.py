@@ -9,6 +9,7 @@ import typer
 
 from .files import write_text
 from .loading import Loading, load_model
+from .misuse import misuse
 from .parameters import Offer, command
 
 if TYPE_CHECKING:
@@ -44,13 +45,9 @@ def graph(
 ) -> None:
     """Write the graph that a session runs for a step: shapes, kernels, bytes, operations, times."""
     if format not in FORMATS:
-        raise typer.BadParameter(
-            f"expected one of {', '.join(FORMATS)}, got {format!r}", param_hint="--format"
-        )
+        raise misuse(f"expected one of {', '.join(FORMATS)}, got {format!r}", "--format")
     if seqs > tokens:
-        raise typer.BadParameter(
-            f"each sequence needs a token, got {tokens} tokens", param_hint="--seqs"
-        )
+        raise misuse(f"each sequence needs a token, got {tokens} tokens", "--seqs")
     from .graph_notes import note_graph
 
     profile, name = _profile(loading, tokens, seqs, measure)

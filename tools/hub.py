@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import typer
-
 from ..graph.fields import option
 from ..models.hub import Hub, Wanted
+from .misuse import misuse
 
 METAVAR = "OWNER/NAME[:QUANT]"
 
@@ -38,9 +37,9 @@ class FromHub:
     def check(self, model: Path | None, draft_model: Path | None) -> None:
         """Raise typer.BadParameter where a file is given, too."""
         if self.model and model:
-            raise typer.BadParameter(f"give it or MODEL ({model}), not both", param_hint="-hf")
+            raise misuse(f"give it or MODEL ({model}), not both", "-hf")
         if self.draft and draft_model:
-            raise typer.BadParameter("give it or --draft-model, not both", param_hint="--draft-hf")
+            raise misuse("give it or --draft-model, not both", "--draft-hf")
 
     def fetched(self, wanted: Wanted | None) -> Path | None:
         """The file of a model of the Hub, None for none. Raises what `Hub.fetch` raises."""

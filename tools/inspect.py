@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from ..engine.session_options import SessionOptions
-from ..engine.session_plan import mib
+from ..engine.sizes import mib
 from ..graph.errors import GgufError, RequestError
 from .messages import printable
+from .misuse import misuse
 from .options import Json
 from .parameters import Chosen, Offer, command
 
@@ -56,7 +57,7 @@ def inspect(
     from ..engine import inspect as read
 
     if key is not None and not metadata:
-        raise typer.BadParameter(f"needs --metadata, got {key!r} without it", param_hint="KEY")
+        raise misuse(f"needs --metadata, got {key!r} without it", "KEY")
     found = read(file, **session.values)
     if key is not None:
         _print_value(found, key, as_json)

@@ -8,28 +8,30 @@ from typing import Annotated, Any
 
 import typer
 
-from ..engine.session_plan import mib
+from ..engine.sizes import mib
 from ..models.hub import CachedModel, Hub
 from .messages import note
+from .misuse import misuse
 from .options import Json
 
 LIST, REMOVE = "list", "remove"
+ACTION, NAME = f"{LIST}|{REMOVE}", "NAME"
 
 
 def models(
-    action: Annotated[str, typer.Argument(metavar="list|remove", help="What to do.")] = LIST,
+    action: Annotated[str, typer.Argument(metavar=ACTION, help="What to do.")] = LIST,
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME", help="Models to remove, as they are listed."),
+        typer.Argument(metavar=NAME, help="Models to remove, as they are listed."),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """List the models that were fetched from the Hugging Face Hub, or remove some of them."""
     if action not in (LIST, REMOVE):
-        raise typer.BadParameter(f"expected list or remove, got {action!r}", param_hint="models")
+        raise misuse(f"expected list or remove, got {action!r}", ACTION)
     if (action == REMOVE) != bool(names):
         want = "the names of models" if action == REMOVE else "no names"
-        raise typer.BadParameter(f"expected {want}", param_hint=f"models {action}")
+        raise misuse(f"expected {want} behind {action}", NAME)
     hub = Hub()
     found = hub.cached() if action == LIST else [m for n in names or [] for m in hub.remove(n)]
     if as_json:

@@ -6,6 +6,8 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from .misuse import misuse
+
 MOST = 2**31 - 1
 Json: TypeAlias = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on standard output.")
@@ -22,7 +24,7 @@ def integers(option: str, text: str, least: int) -> list[int]:
     try:
         return _integers(text, least)
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from None
+        raise misuse(str(error), option) from None
 
 
 def _integers(text: str, least: int) -> list[int]:

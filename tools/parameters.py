@@ -16,16 +16,14 @@ import inspect
 import os
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import MISSING, Field, dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin
 
 import typer
 
-from ..graph.errors import RiverrunError
 from ..graph.fields import DECLARED, Option, options_of
-from .wording import in_command_words
+from .misuse import misuse, usage_errors
 
 T = TypeVar("T")
 _TYPES: dict[str, type] = {"int": int, "float": float, "str": str, "bool": bool, "Path": Path}
@@ -59,9 +57,9 @@ class Chosen(Generic[T]):
     values: Mapping[str, Any]
 
     def make(self, **more: Any) -> T:
-        """The instance, `more` going before what was typed. What the class refuses is a usage
-        error."""
-        with usage_errors():
+        """The instance, `more` going before what was typed. What the class refuses of its options
+        is a usage error."""
+        with usage_errors({each.name: option.names for each, option in options_of(self.cls)}):
             return self.cls(**{**self.values, **more})
 
 
@@ -136,15 +134,6 @@ def group_of(name: str, hint: Any) -> Group | None:
     return Group(name, cls, offer, whole)
 
 
-@contextmanager
-def usage_errors(hint: str | None = None) -> Iterator[None]:
-    """Errors of values are errors of the command line, of the option `hint`."""
-    try:
-        yield
-    except RiverrunError as error:
-        raise typer.BadParameter(in_command_words(str(error)), param_hint=hint) from None
-
-
 def parameter_name(each: Field[Any], option: Option) -> str:
     """How typer calls it: after its longest name, `--top-k` is top_k."""
     return max(option.flags, key=len).strip("-").replace("-", "_") if option.flags else each.name
@@ -210,11 +199,11 @@ def _value(each: Field[Any], option: Option, typed: Any) -> Any:
         return _no_value(each, option)
     if option.unset is not None and typed == option.unset:
         return None
-    typed = _unicode(option.label, typed)
+    typed = _unicode(option.names, typed)
     value = _read(option, option.read, typed) if option.read else typed
     fault = option.limits.fault(value) if option.limits else ""
     if fault:
-        raise typer.BadParameter(f"{each.name}: {fault}", param_hint=option.label)
+        raise misuse(f"{each.name}: {fault}", *option.names)
     return value
 
 
@@ -229,14 +218,14 @@ def _read(option: Option, read: Callable[[Any], Any], typed: Any) -> Any:
     try:
         return read(typed)
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=option.label) from None
+        raise misuse(str(error), *option.names) from None
 
 
-def _unicode(label: str, typed: Any) -> Any:
+def _unicode(names: tuple[str, ...], typed: Any) -> Any:
     """A text or several, also where the locale is not one of UTF-8. Raises typer.BadParameter for
     one with bytes that are not UTF-8."""
     if isinstance(typed, list):
-        return [_unicode(label, text) for text in typed]
+        return [_unicode(names, text) for text in typed]
     if not isinstance(typed, str):
         return typed
     # Of bytes that the locale does not know, Python makes surrogates.
@@ -246,7 +235,7 @@ def _unicode(label: str, typed: Any) -> Any:
     try:
         return os.fsencode(typed).decode("utf-8")
     except UnicodeError:
-        raise typer.BadParameter(
+        raise misuse(
             f"expected UTF-8, got the byte {ord(typed[at]) & 0xFF:#04x} at place {at} of {typed!r}",
-            param_hint=label,
+            *names,
         ) from None

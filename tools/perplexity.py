@@ -12,6 +12,7 @@ import typer
 from .files import read_text
 from .loading import Loading, load_asked
 from .messages import note, note_progress
+from .misuse import misuse
 from .options import MOST, Json
 from .parameters import REQUIRED, Offer, command
 
@@ -46,7 +47,7 @@ def perplexity(
     from ..bench.perplexity import Perplexity, cut
 
     if chunks == 0:
-        raise typer.BadParameter("expected 1 or more, or -1 for all, got 0", param_hint="--chunks")
+        raise misuse("expected 1 or more, or -1 for all, got 0", "--chunks")
     # A cache of all sequences is what has to fit beside the layers.
     offload = loading.offload(ctx * seqs)
     text = read_text(file, "FILE")

@@ -9,9 +9,9 @@ import typer
 
 from .loading import Loading
 from .messages import note
-from .parameters import Offer, command, usage_errors
-from .progress import progress_bar
-from .writing import Force, Out
+from .misuse import misuse, usage_errors
+from .parameters import Offer, command
+from .writing import Force, Out, writing
 
 if TYPE_CHECKING:
     from ..models.gguf import GgufFile
@@ -74,8 +74,8 @@ def quantize(
         print("\n".join(_table(steps)))
         return
     if out.exists() and source.exists() and out.samefile(source):
-        raise typer.BadParameter("expected another file than IN", param_hint="OUT")
-    with progress_bar("writing") as progress:
+        raise misuse("expected another file than IN", "OUT")
+    with writing(out) as progress:
         quantizing.quantize(
             file,
             out,
@@ -96,9 +96,7 @@ def quantize(
 def _override(text: str) -> tuple[str, str]:
     expression, equals, kind = text.rpartition("=")
     if not equals or not expression or not kind:
-        raise typer.BadParameter(
-            f"expected REGEX=TYPE, such as ffn_down=q6_k, got {text!r}", param_hint="--tensor-type"
-        )
+        raise misuse(f"expected REGEX=TYPE, such as ffn_down=q6_k, got {text!r}", "--tensor-type")
     return expression, kind
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from ..engine import Model, SamplerParams
+from ..engine import SamplerParams
 from ..engine.session_options import SessionOptions
 from ..graph.fields import integer, option
 from ..speculative import Speculation
@@ -19,10 +19,15 @@ from .files import STANDARD_INPUT, piped, read_input, read_text
 from .generating import print_object, print_text
 from .hub import FromHub
 from .loading import Loading
+from .misuse import misuse
 from .options import MOST, Json, read_integers
 from .parameters import Chosen, command
 from .speculation import Drafting
 from .templating import Templating
+
+if TYPE_CHECKING:
+    from ..engine import Model
+
 
 Chat: TypeAlias = Annotated[
     bool,
@@ -72,7 +77,7 @@ class Prompt:
 
     @staticmethod
     def _wrong(got: str) -> Exception:
-        return typer.BadParameter(f"give one of them, got {got}", param_hint="-p / -f / --tokens")
+        return misuse(f"give one of them, got {got}", "-p", "-f", "--tokens")
 
     def ids(self, model: Model, parse_special: bool = True) -> Sequence[int]:
         """The token ids. parse_special: read control tokens that a text spells out as those."""
@@ -101,7 +106,7 @@ class Report:
     def check(self, as_json: bool) -> None:
         """Raise typer.BadParameter where nothing would show what was asked for."""
         if self.logprobs is not None and not as_json:
-            raise typer.BadParameter("needs --json, which shows them", param_hint="--logprobs")
+            raise misuse("needs --json, which shows them", "--logprobs")
 
 
 @command
@@ -124,7 +129,7 @@ def run(
     With --json one object at the end is all that standard output gets."""
     as_message = as_chat or templating.given
     if as_message and prompt.tokens is not None:
-        raise typer.BadParameter("a message is text; give it by -p or -f", param_hint="--tokens")
+        raise misuse("a message is text; give it by -p or -f", "--tokens")
     prompt = prompt.found()
     report.check(as_json)
     template = templating.arguments()

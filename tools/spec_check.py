@@ -15,6 +15,7 @@ from ..graph.random import MAX_SEED
 from ..speculative import Speculation
 from .ending import Ending
 from .loading import Loading, load_asked
+from .misuse import misuse
 from .options import Json
 from .parameters import Chosen, Offer, command
 from .run import Prompt
@@ -75,7 +76,7 @@ def check(
 
     prompt = prompt.found()
     if not drafts.values["kinds"]:
-        raise typer.BadParameter("expected drafters to check, got none", param_hint="--spec")
+        raise misuse("expected drafters to check, got none", "--spec")
     drafting = Drafting(
         replace(drafts, values={**drafts.values, "adaptive": False}), session, loading
     )

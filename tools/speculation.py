@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import typer
-
-from ..engine import Model, Session
-from ..engine.constraints import Constraint
-from ..engine.offload import Offload
 from ..engine.session_options import SessionOptions
 from ..graph.fields import options_of
 from ..graph.plugins import DRAFTERS, load_plugins
@@ -19,7 +14,14 @@ from .constraints import Constraining
 from .hub import FromHub
 from .loading import Loading, load_asked, load_model
 from .messages import note
+from .misuse import misuse
 from .parameters import Chosen
+
+if TYPE_CHECKING:
+    from ..engine import Model, Session
+    from ..engine.constraints import Constraint
+    from ..engine.offload import Offload
+
 
 # What `spec check` and `bench spec` offer of it: drafts stay by `match`, and files of counts would
 # make their runs depend on earlier ones.
@@ -67,7 +69,7 @@ class Drafting:
             self._require_nothing_else()
         self.hub.check(self.loading.model, self._draft_path)
         if "draft" in self.kinds and not (self._draft_path or self.hub.draft):
-            raise typer.BadParameter("needed by --spec draft", param_hint="--draft-model")
+            raise misuse("needed by --spec draft", "--draft-model")
 
     def open(self) -> Speculation | None:
         """The speculation that a generation is to use. Raises what loading a model raises."""
@@ -103,6 +105,8 @@ class Drafting:
 
     def _load(self, must: tuple[str, str] | None) -> Ready:
         """Load what `ready` gives. must: kind and source of the constraint."""
+        from ..engine import Session
+
         loading = self.loading
         offload = self.offload(self.session.values.get("n_ctx"))
         model = load_asked(loading, offload)
@@ -136,8 +140,7 @@ class Drafting:
         for each, option in options_of(Speculation):
             given = self.drafts.values.get(each.name, each.default)
             if each.name != "kinds" and given != each.default:
-                flags = " / ".join(option.flags)
-                raise typer.BadParameter("there are no drafters; add --spec", param_hint=flags)
+                raise misuse("there are no drafters; add --spec", *option.flags)
 
     @property
     def _draft_path(self) -> Path | None:

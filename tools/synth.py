@@ -7,9 +7,9 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from .parameters import command, usage_errors
-from .progress import progress_bar
-from .writing import Force, Out, tell_size
+from .misuse import misuse, usage_errors
+from .parameters import command
+from .writing import Force, Out, tell_size, writing
 
 Name: TypeAlias = Annotated[
     str, typer.Argument(metavar="SHAPE", help="Which model, such as qwen35-4b or tiny.")
@@ -62,10 +62,8 @@ def synth(
     with usage_errors("TYPE"):
         mix = find_mix(kind)
     if router not in ROUTERS:
-        raise typer.BadParameter(
-            f"expected one of {', '.join(ROUTERS)}, got {router!r}", param_hint="--router"
-        )
-    with progress_bar("writing") as progress:
+        raise misuse(f"expected one of {', '.join(ROUTERS)}, got {router!r}", "--router")
+    with writing(out) as progress:
         synthesize(
             shape,
             mix,

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from ..engine import Model
 from ..graph.fields import option
 from .files import read_text
+from .misuse import misuse
+
+if TYPE_CHECKING:
+    from ..engine import Model
+
 
 TEMPLATE_FILE = "--chat-template-file"
 
@@ -82,10 +84,10 @@ class Templating:
         if self.chat_template is not None:
             template = read_text(self.chat_template, TEMPLATE_FILE)
             if "{" not in template:
-                raise typer.BadParameter(
+                raise misuse(
                     f"{self.chat_template}: expected a Jinja template, got a text without any of "
                     "its marks ({{ ... }})",
-                    param_hint=TEMPLATE_FILE,
+                    TEMPLATE_FILE,
                 )
         return {
             "chat_template": template,

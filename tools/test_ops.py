@@ -13,8 +13,9 @@ import typer
 from ..graph.plugins import OPS, load_plugins
 from .files import write_text
 from .loading import Loading
+from .misuse import misuse, usage_errors
 from .options import Json
-from .parameters import Offer, command, usage_errors
+from .parameters import Offer, command
 
 if TYPE_CHECKING:
     from ..backends import Backend
@@ -60,6 +61,8 @@ Kind: TypeAlias = Annotated[
         help="Plans to check: step takes row-exact kernels only, prefill the fastest.",
     ),
 ]
+# Options by the arguments that errors of unknown names are about.
+NAMED = {"op": ("--op",), "case": ("--case",), "backend": ("--backend",)}
 Write: TypeAlias = Annotated[
     Path | None, typer.Option("--write", metavar="FILE", help="With --support: the counts as JSON.")
 ]
@@ -82,18 +85,16 @@ def test_ops(
     """Check ops on a backend against the numpy reference; exit with 1 when a case fails."""
     _require_one_of(perf=perf, support=support, rows=rows)
     if from_model and (support or rows):
-        raise typer.BadParameter(
-            "goes with --perf or none of the others", param_hint="--from-model"
-        )
+        raise misuse("goes with --perf or none of the others", "--from-model")
     if write and not support:
-        raise typer.BadParameter("goes with --support", param_hint="--write")
+        raise misuse("goes with --support", "--write")
     if kind not in ("step", "prefill"):
-        raise typer.BadParameter(f"step or prefill, got {kind!r}", param_hint="--kind")
+        raise misuse(f"step or prefill, got {kind!r}", "--kind")
     if kind == "prefill" and (rows or support):
-        raise typer.BadParameter("rows are those of step plans", param_hint="--kind")
+        raise misuse("rows are those of step plans", "--kind")
     threads = loading.threads
     load_plugins(OPS)
-    with usage_errors():
+    with usage_errors(NAMED):
         if support:
             _support(_devices(backend), op, write, as_json)
             return
@@ -113,7 +114,7 @@ def test_ops(
 def _require_one_of(**modes: bool) -> None:
     given = [f"--{name}" for name, said in modes.items() if said]
     if len(given) > 1:
-        raise typer.BadParameter(f"one of {' and '.join(given)} at a time", param_hint=given[1])
+        raise misuse(f"one of {' and '.join(given)} at a time", given[1])
 
 
 def _require_device(name: str) -> None:
@@ -121,7 +122,7 @@ def _require_device(name: str) -> None:
     from ..bench.op_cases import unknown
 
     known = ["auto", *(d.name for d in devices() if d.usable)]
-    with usage_errors():
+    with usage_errors(NAMED):
         for part in name.split(","):
             # Why a card cannot be used is said when it is opened.
             if part.strip() not in [*known, "null"] and not is_card(part.strip()):

@@ -14,7 +14,8 @@ from ..graph.fields import option
 from .files import STANDARD_INPUT, piped, read_input, read_text
 from .loading import Loading
 from .messages import note
-from .options import Json, integers
+from .misuse import misuse
+from .options import MOST, Json, integers
 from .parameters import REQUIRED, Offer, command
 
 if TYPE_CHECKING:
@@ -51,12 +52,12 @@ class Source:
         RequestError for a file that cannot be read."""
         if self.file is not None:
             if self.text is not None:
-                raise typer.BadParameter("give one of them, got both", param_hint="TEXT / -f")
+                raise misuse("give one of them, got both", "TEXT", "-f")
             return read_text(self.file, "-f")
         if self.text is not None and self.text != STANDARD_INPUT:
             return self.text
         if self.text is None and not piped():
-            raise typer.BadParameter("give one of them, got neither", param_hint="TEXT / -f")
+            raise misuse("give one of them, got neither", "TEXT", "-f")
         return read_input("TEXT")
 
 
@@ -89,7 +90,7 @@ def detokenize(
     """Show the text of tokens.
 
     Bytes that are not UTF-8 become U+FFFD."""
-    tokens = integers(IDS, ids, least=0) if ids else []
+    tokens = integers(IDS, ids, least=-MOST) if ids else []
     text = _open(loading).decode(tokens, special)
     print(json.dumps({"text": text}) if as_json else text)
 

@@ -21,6 +21,9 @@ Source = str | Mapping[str, Any] | bool | None
 
 # In characters; the work of compiling can grow with the square of them.
 _MAX_SCHEMA, _MAX_GRAMMAR, _MAX_REGEX = 256 << 10, 64 << 10, 8 << 10
+# Levels of lists and objects in a schema: a few less than the library reads.
+_MAX_DEPTH = 120
+_NESTS = (Mapping, list, tuple)
 # A bound, since small models can go on with white space between two values for ever.
 _WHITESPACE = r"[\x20\x09\x0A\x0D]{1,64}"
 # Legality is then a matter of text alone. Otherwise text that must follow is masked to one way of
@@ -89,6 +92,19 @@ def _check_kind(kind: str) -> None:
         raise RequestError(f"constraint: expected one of {', '.join(KINDS)}, got {kind!r}")
 
 
+def _check_depth(schema: Mapping[str, Any]) -> None:
+    """The library's limit, and that of values that hold themselves."""
+    level: list[Any] = [schema]
+    for _ in range(_MAX_DEPTH):
+        inner = [x.values() if isinstance(x, Mapping) else x for x in level if isinstance(x, _NESTS)]
+        level = [value for values in inner for value in values]
+        if not level:
+            return
+        if len(level) > _MAX_SCHEMA:
+            break
+    raise RequestError(f"nested too deeply, or too large: at most {_MAX_DEPTH} levels")
+
+
 def _json_schema(source: Source) -> str:
     schema = source
     if isinstance(source, str):
@@ -103,6 +119,7 @@ def _json_schema(source: Source) -> str:
         schema = {}
     if not isinstance(schema, Mapping):
         raise RequestError(f"expected an object, got {type(schema).__name__} {str(schema)[:40]!r}")
+    _check_depth(schema)
     options = schema.get("x-guidance", {})
     if isinstance(options, Mapping):
         options = {"json_allow_general_unicode_escapes": True} | dict(options)
@@ -111,7 +128,7 @@ def _json_schema(source: Source) -> str:
     try:
         full = dict(schema) | {"x-guidance": options}
         text = json.dumps(full, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
+    except (TypeError, ValueError) as error:
         raise RequestError(f"cannot be written as JSON: {error}") from None
     return "start: %json " + _check_text(text, _MAX_SCHEMA)
 

@@ -1,29 +1,29 @@
 """What sequences remember between passes: attention pages, recurrent rows, both."""
 
-from .attention import PagedKV
-from .base import Memory, Reservation
-from .filling import Filler, Part
-from .hybrid import HybridMemory
-from .layout import Demand, Layout, MemoryBytes, layouts, lays_out
-from .recurrent import RecurrentLayout, RecurrentMemory
-from .rollback import ROLLBACKS, STRATEGIES, check_rollback, strategies
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "ROLLBACKS",
-    "STRATEGIES",
-    "Demand",
-    "Filler",
-    "HybridMemory",
-    "Layout",
-    "Memory",
-    "MemoryBytes",
-    "PagedKV",
-    "Part",
-    "RecurrentLayout",
-    "RecurrentMemory",
-    "Reservation",
-    "check_rollback",
-    "layouts",
-    "lays_out",
-    "strategies",
-]
+from ...graph.late import late_names
+
+if TYPE_CHECKING:
+    from .attention import PagedKV
+    from .base import Memory, Reservation
+    from .filling import Filler, Part
+    from .hybrid import HybridMemory
+    from .kinds import ROLLBACKS, check_rollback
+    from .layout import Demand, Layout, MemoryBytes, layouts, lays_out
+    from .recurrent import RecurrentLayout, RecurrentMemory
+    from .rollback import STRATEGIES, strategies
+
+__all__ = late_names(
+    __name__,
+    {
+        ".attention": "PagedKV",
+        ".base": "Memory Reservation",
+        ".filling": "Filler Part",
+        ".hybrid": "HybridMemory",
+        ".kinds": "ROLLBACKS check_rollback",
+        ".layout": "Demand Layout MemoryBytes layouts lays_out",
+        ".recurrent": "RecurrentLayout RecurrentMemory",
+        ".rollback": "STRATEGIES strategies",
+    },
+)

@@ -3,8 +3,8 @@ recurrent_layout.py."""
 
 from __future__ import annotations
 
-from ...graph.errors import RequestError
 from .checkpoint import DeviceCheckpoint, HostCheckpoint
+from .kinds import check_rollback
 from .recurrent import RecurrentMemory
 from .replay import Replay
 from .snapshots import Snapshots
@@ -12,13 +12,6 @@ from .snapshots import Snapshots
 STRATEGIES: dict[str, type[RecurrentMemory]] = {
     cls.name: cls for cls in (Replay, Snapshots, HostCheckpoint, DeviceCheckpoint)
 }
-ROLLBACKS = ("auto", *STRATEGIES, "checkpoint")
-
-
-def check_rollback(name: str) -> None:
-    """Raise RequestError unless `rollback=` may have this value."""
-    if name not in ROLLBACKS:
-        raise RequestError(f"rollback should be one of {', '.join(ROLLBACKS)}, got {name!r}")
 
 
 def strategies(name: str, window: int, on_host: bool) -> list[type[RecurrentMemory]]:

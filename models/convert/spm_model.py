@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from google.protobuf.message import DecodeError
-from sentencepiece import SentencePieceProcessor
-from sentencepiece import sentencepiece_model_pb2 as wire
-
-from ...graph.errors import ModelError
+from ...graph.errors import ModelError, RequestError
 from ..tokenizer import TokenType
+
+_FATAL = 3
+# Where in the library's source an error arose, and which condition it is there.
+_PLACE = re.compile(r"^\w+: (src/\S+ \[.*\])?")
 
 
 @dataclass(frozen=True)
@@ -25,17 +27,12 @@ class SpmVocabulary:
 
 
 def read_spm(path: Path) -> SpmVocabulary:
-    """Read a file. Raises ModelError for one that is damaged or no BPE model."""
-    raw = path.read_bytes()
-    proto: Any = wire.ModelProto()  # type: ignore[attr-defined]
-    try:
-        SentencePieceProcessor(model_proto=raw)
-        proto.ParseFromString(raw)
-    except (RuntimeError, DecodeError) as error:
-        raise ModelError(f"{path}: is no SentencePiece model ({error}); fetch it again") from None
-    kind = proto.trainer_spec.model_type
-    if kind != proto.trainer_spec.BPE:
-        name = proto.trainer_spec.ModelType.Name(kind)
+    """Read a file. Raises ModelError for one that is damaged or no BPE model, RequestError where
+    what reads it is not installed."""
+    proto = _parse(path)
+    spec = proto.trainer_spec
+    if spec.model_type != spec.BPE:
+        name = spec.ModelType.Name(spec.model_type)
         raise ModelError(f"{path}: expected a BPE model, got {name}")
     return SpmVocabulary(
         [piece.piece for piece in proto.pieces],
@@ -43,3 +40,42 @@ def read_spm(path: Path) -> SpmVocabulary:
         [int(TokenType(piece.type)) for piece in proto.pieces],
         proto.normalizer_spec.add_dummy_prefix,
     )
+
+
+def _parse(path: Path) -> Any:
+    """The message that a file is."""
+    import sentencepiece
+
+    proto = _messages(path).ModelProto()
+    raw = path.read_bytes()
+    # What the library prints on standard error by itself names neither file nor remedy.
+    sentencepiece.SetMinLogLevel(_FATAL)
+    why = "it holds no pieces"
+    try:
+        sentencepiece.SentencePieceProcessor(model_proto=raw)
+        proto.ParseFromString(raw)
+    except Exception as error:  # of either library: DecodeError, RuntimeError
+        proto.Clear()
+        why = _PLACE.sub("", str(error)).strip() or "its bytes are no message of that format"
+    if not proto.pieces:
+        raise ModelError(f"{path}: is no SentencePiece model: {why}; fetch it again")
+    return proto
+
+
+def _messages(path: Path) -> Any:
+    """The classes of the format's messages. What they warn of is no concern of who converts."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from sentencepiece import sentencepiece_model_pb2
+    except ModuleNotFoundError:
+        raise RequestError(
+            f"{path}: reading it needs the package protobuf: pip install 'riverrun[convert]'"
+        ) from None
+    except Exception as error:  # protobuf's own, for versions that do not go together
+        said = str(error).splitlines()[0]
+        raise RequestError(
+            f"{path}: reading it needs a version of protobuf that sentencepiece's files were made "
+            f"for: pip install -U protobuf sentencepiece ({said})"
+        ) from None
+    return sentencepiece_model_pb2

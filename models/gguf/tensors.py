@@ -131,10 +131,9 @@ def _place(cursor: Cursor, raw: list[_RawInfo], alignment: int) -> Iterator[Tens
         dtype = BY_GGML_ID.get(info.type_id)
         nbytes = _nbytes(cursor, info.ne, dtype)
         if info.offset != expected:
-            raise cursor.error(
-                f"offset must be {expected}, the padded end of the tensor before it, "
-                f"got {info.offset}; {REFETCH}"
-            )
+            # Neither gaps nor data that two tensors share: ggml writes one behind the other.
+            before = f", the padded end of tensor {show(raw[index - 1].name)}," if index else ","
+            raise cursor.error(f"offset must be {expected}{before} got {info.offset}; {REFETCH}")
         if dtype is None:
             behind = raw[index + 1].offset if index + 1 < len(raw) else max(end, expected)
             nbytes = _reach(cursor, behind, expected, alignment if index + 1 < len(raw) else 1)

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import struct
 
-from sentencepiece import SentencePieceProcessor
-
 from ...graph.errors import TokenizerError
 from .base import Tokenizer
 from .special import Defaults, read_specials, strip_sides
@@ -23,6 +21,8 @@ class SpmTokenizer(Tokenizer):
     """Merges by score over the characters of a text, with bytes for what the vocabulary lacks."""
 
     def __init__(self, metadata: Metadata, source: str) -> None:
+        from sentencepiece import SentencePieceProcessor
+
         vocab = read_vocab(metadata, source, need_types=True, need_scores=True)
         specials = read_specials(metadata, vocab, _DEFAULTS)
         super().__init__(vocab, specials, strip_sides(metadata, vocab))

@@ -116,7 +116,8 @@ def test_parts_are_kept_and_put_back(room: bool, monkeypatch: pytest.MonkeyPatch
     (host, card), rng = filled(5), random.Random(5)
     for _ in range(8):
         parts = {n: [draw_index(rng, s.storage_shape) for _ in range(3)] for n, s in SPECS.items()}
-        with scarce(SPARE + MIB * (1 if room else -1)), monkeypatch.context() as within:
+        # Cards give out more than they are asked for.
+        with scarce(SPARE + 64 * MIB * (1 if room else -1)), monkeypatch.context() as within:
             if room:
                 within.setattr(cuda._cuda.CardMemory, "read", None)
                 within.setattr(cuda._cuda.CardMemory, "write", None)

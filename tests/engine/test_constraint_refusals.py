@@ -23,6 +23,9 @@ NESTED: dict[str, Any] = {}
 for _ in range(3000):
     NESTED = {"items": NESTED}
 
+ENDLESS: dict[str, Any] = {}
+ENDLESS |= {"a": ENDLESS, "b": [ENDLESS]}
+
 WRONG: list[tuple[str, Any, str]] = [
     (
         "jsonschema",
@@ -33,7 +36,8 @@ WRONG: list[tuple[str, Any, str]] = [
     ("json_schema", "[1]", r"json_schema: expected an object, got list '\[1\]'"),
     ("json_schema", None, "json_schema: expected an object, got NoneType"),
     ("json_schema", {"type": {1}}, "json_schema: cannot be written as JSON"),
-    ("json_schema", NESTED, "json_schema: cannot be written as JSON"),
+    ("json_schema", NESTED, "json_schema: nested too deeply"),
+    ("json_schema", ENDLESS, "json_schema: nested too deeply"),
     ("json_schema", "[" * 100_000, "json_schema: nested too deeply"),
     ("json_schema", {"type": "text"}, "json_schema: Invalid type: text"),
     ("json_schema", {"not": {}, "if": {}}, r'json_schema: Unimplemented keys: \["if", "not"\]'),

@@ -57,11 +57,3 @@ def test_each_import_is_a_dependency(module: str) -> None:
 
 def test_the_lists_are_read() -> None:
     assert {"numpy", "tokenizers"} <= CORE and {"pytest", "cffi"} <= EXTRAS
-
-
-def test_what_the_readme_links_to_is_in_the_source_archive() -> None:
-    """The archive leaves out whole folders; a page of the package index shows the links."""
-    (listed,) = re.findall(r"^sdist\.exclude = \[(.*)\]$", PROJECT, re.MULTILINE)
-    left_out = set(re.findall(r'"([^"]+)"', listed))
-    links = re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / "README.md").read_text())
-    assert links and not {link.split("/")[0] for link in links} & left_out

@@ -10,7 +10,7 @@ import gguf
 import numpy as np
 import pytest
 import riverrun as rr
-from checkpoint_folder import ABSENT, N_EMBD, N_VOCAB, checkpoint, tensors
+from small_checkpoint import ABSENT, N_EMBD, N_VOCAB, checkpoint, tensors
 from paths import shared
 from resident import NEEDS_SMAPS, resident
 from riverrun.graph.errors import ModelError, RequestError

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from byte_level_files import byte_level
-from checkpoint_folder import checkpoint, tensors
+from small_checkpoint import checkpoint, tensors
 from json_mutants import DEEP, spoiled
 from riverrun.graph.errors import ModelError
 from riverrun.models import load_file

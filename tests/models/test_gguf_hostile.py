@@ -191,7 +191,22 @@ TABLES: dict[str, tuple[Any, ...]] = {
     "first offset": (_one("t", (1,), 0, 32), "offset must be 0", "got 32"),
     "offset near 2**64": (_one("t", (1,), 0, 2 * HUGE - 32), "offset must be 0"),
     "gap": ([info("t", (8,), 0, 0), info("u", (8,), 0, 64)], "'u'", "offset must be 32"),
-    "overlap": ([info("t", (9,), 0, 0), info("u", (8,), 0, 32)], "'u'", "offset must be 64"),
+    "overlap": (
+        [info("t", (9,), 0, 0), info("u", (8,), 0, 32)],
+        "tensor 'u': offset must be 64, the padded end of tensor 't', got 32",
+    ),
+    "same data": (
+        [info("t", (8,), 0, 0), info("u", (8,), 0, 0)],
+        "tensor 'u': offset must be 32, the padded end of tensor 't', got 0",
+    ),
+    "same data, one between": (
+        [info("t", (8,), 0, 0), info("u", (8,), 0, 32), info("v", (8,), 0, 0)],
+        "tensor 'v': offset must be 64, the padded end of tensor 'u', got 0",
+    ),
+    "one within another": (
+        [info("t", (64,), 0, 0), info("u", (8,), 0, 64)],
+        "tensor 'u': offset must be 256, the padded end of tensor 't', got 64",
+    ),
     "order": ([info("t", (8,), 0, 32), info("u", (8,), 0, 0)], "'t'", "offset must be 0"),
     "beyond file": (_one("t", (1 << 20,), 0, 0), "'t'", "within the file", "4194"),
 }

@@ -94,7 +94,7 @@ USAGE = {
     "both": (("-p", "x", "--tokens", "1"), "both"),
     "neither": ((), "neither"),
     "no-value": (("-p",), "-p"),
-    "drafts": (("-p", "x", "--draft-max", 3), "--draft-max: there are no drafters; add --spec"),
+    "drafts": (("-p", "x", "--draft-max", 3), "'--draft-max': there are no drafters; add --spec"),
     "drafts-none": (("-p", "x", "--spec", "none", "--p-min", 0.5), "--p-min"),
     "unknown-option": (("-p", "x", "--fast"), "--fast"),
     "extra": (("second.gguf", "-p", "x"), "second.gguf"),

@@ -11,13 +11,38 @@ import sys
 import pytest
 from cli import LIMIT
 from paths import DEMO
+from riverrun.tools.dispatch import COMMANDS
 
-HEAVY = ("numpy", "tokenizers", "sentencepiece", "rich", "llguidance", "riverrun.graph")
+# What help, versions and completion need nothing of.
+HEAVY = [
+    *("numpy", "tokenizers", "sentencepiece", "jinja2", "rich", "llguidance", "huggingface_hub"),
+    *("google.protobuf", "cffi", "gguf", "torch", "transformers", "cupy"),
+    *("riverrun._cpu", "riverrun._cuda", "riverrun.ops", "riverrun.backends"),
+]
 IMPORTED = """
 import json, sys
 from riverrun.tools.main import main
 code = main(sys.argv[1:])
 print(json.dumps([code, [name for name in {heavy!r} if name in sys.modules]]), file=sys.stderr)
+"""
+# The help of every subcommand, one after another: what is imported stays.
+ALL_HELP = """
+import contextlib, io, json, sys
+from riverrun.tools.dispatch import COMMANDS
+from riverrun.tools.main import main
+found = {{}}
+for name in COMMANDS:
+    with contextlib.redirect_stdout(io.StringIO()) as shown:
+        code = main([*name.split(), "--help"])
+    new = [module for module in {heavy!r} if module in sys.modules]
+    found[name] = [code, "Usage: riverrun " + name in shown.getvalue(), new]
+print(json.dumps(found))
+"""
+COMPLETED = """
+import atexit, sys
+atexit.register(lambda: print(*(m for m in {heavy!r} if m in sys.modules), file=sys.stderr))
+from riverrun.tools.main import main
+sys.exit(main([]))
 """
 # Ctrl-C arrives when a module is looked for, before anything in it runs.
 INTERRUPTED = """
@@ -53,6 +78,14 @@ def test_what_needs_no_model_imports_next_to_nothing(arguments: tuple[str, ...])
     assert imported == []
 
 
+def test_help_of_subcommands_imports_next_to_nothing() -> None:
+    done = python(ALL_HELP.format(heavy=HEAVY))
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert list(found) == list(COMMANDS)
+    assert found == {name: [0, True, []] for name in COMMANDS}
+
+
 @pytest.mark.parametrize(
     "name", ["typer", "riverrun.tools.dispatch", "numpy", "tokenizers", "riverrun.speculative"]
 )
@@ -83,12 +116,13 @@ def test_the_package_is_the_command() -> None:
 def test_shell_completion(words: str, found: set[str]) -> None:
     parts = words.split(" ")
     done = python(
-        "import sys; from riverrun.tools.main import main; sys.exit(main([]))",
+        COMPLETED.format(heavy=HEAVY),
         _RIVERRUN_COMPLETE="complete_bash",
         COMP_WORDS=words,
         COMP_CWORD=str(len(parts) - 1),
     )
     assert done.returncode == 0 and found <= set(done.stdout.split()), done
+    assert done.stderr.split() == []
 
 
 def test_public_names_are_there_when_used() -> None:

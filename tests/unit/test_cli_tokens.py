@@ -99,6 +99,12 @@ def test_vocabulary_without_weights(capsys: pytest.CaptureFixture[str], tmp_path
         (("detokenize", DEMO), 2, "ID,ID"),
         (("detokenize", DEMO, "1,x"), 2, "expected integers"),
         (("detokenize", DEMO, "1,99999"), 1, "token id must be 0 to 6143, got 99999"),
+        (("detokenize", DEMO, -1), 1, "token id must be 0 to 6143, got -1"),
+        (("detokenize", DEMO, "--json", "-1,5"), 1, "token id must be 0 to 6143, got -1"),
+        (("detokenize", DEMO, "5,-1"), 1, "token id must be 0 to 6143, got -1"),
+        (("detokenize", DEMO, "-1x"), 2, "expected integers"),
+        (("detokenize", DEMO, "5", "--jsn"), 2, "No such option: --jsn"),
+        (("tokenize", DEMO, "-1"), 2, "No such option: -1"),
     ],
 )
 def test_wrong_use(

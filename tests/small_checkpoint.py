@@ -1,4 +1,4 @@
-"""Folders of a small Llama checkpoint, without transformers: configuration and weights."""
+"""A small checkpoint as Hugging Face has them: a Llama of two layers, written by hand."""
 
 from __future__ import annotations
 
