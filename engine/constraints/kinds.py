@@ -96,7 +96,9 @@ def _check_depth(schema: Mapping[str, Any]) -> None:
     """The library's limit, and that of values that hold themselves."""
     level: list[Any] = [schema]
     for _ in range(_MAX_DEPTH):
-        inner = [x.values() if isinstance(x, Mapping) else x for x in level if isinstance(x, _NESTS)]
+        inner = [
+            x.values() if isinstance(x, Mapping) else x for x in level if isinstance(x, _NESTS)
+        ]
         level = [value for values in inner for value in values]
         if not level:
             return

@@ -10,7 +10,6 @@ import gguf
 import numpy as np
 import pytest
 import riverrun as rr
-from small_checkpoint import ABSENT, N_EMBD, N_VOCAB, checkpoint, tensors
 from paths import shared
 from resident import NEEDS_SMAPS, resident
 from riverrun.graph.errors import ModelError, RequestError
@@ -23,6 +22,7 @@ from riverrun.models.convert.size_label import size_label
 from riverrun.models.gguf import open_gguf
 from riverrun.tools.main import main
 from safetensors_bytes import write_safetensors
+from small_checkpoint import ABSENT, N_EMBD, N_VOCAB, checkpoint, tensors
 
 
 def message(folder: Path, out: Path, error: type[Exception] = ModelError, **more: Any) -> str:

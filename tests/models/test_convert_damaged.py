@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 from byte_level_files import byte_level
-from small_checkpoint import checkpoint, tensors
 from json_mutants import DEEP, spoiled
 from riverrun.graph.errors import ModelError
 from riverrun.models import load_file
 from riverrun.models.convert import convert
+from small_checkpoint import checkpoint, tensors
 
 WEIGHTS = "a.safetensors"
 FILES = (
