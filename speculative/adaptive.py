@@ -23,8 +23,8 @@ BESIDE = 0.2  # share of the newest time in what rounds take beside passes and d
 NEWEST = 0.05  # share of the newest time in an average, once there are enough
 START, SHARE, MOST = 1.0, 0.02, 10.0  # the budget: at first, more a round, at most; in passes
 NOISE = 0.15  # relative; the time of a plain pass is trusted as far as this over sqrt(times seen)
-FEWEST_SEEN = 2  # plain passes timed before the first draft
-LONGEST_UNSEEN, PER_SEEN = 64, 3  # rounds until plain decoding is timed again, fewer at first
+FEWEST_SEEN = 3  # plain passes timed before the first draft
+LONGEST_UNSEEN, PER_SEEN = 64, 2  # rounds until plain decoding is timed again, fewer at first
 CLEAR = 1.25  # a gain that is beyond doubt
 STALL = 3  # times longer than expected: what is beyond was not for the drafts
 FIRST_PAUSE, LONGEST_PAUSE = 16, 128  # rounds without drafts where costs alone speak against them
@@ -46,7 +46,8 @@ class Times:
 
     def note(self, tokens: int, seconds: float, passes: int = 1) -> None:
         """Passes of so many tokens took so long each. Outliers upwards count for little: they are
-        other work on the machine."""
+        other work on the machine. Of the first few the shortest counts: caches that are still cold
+        would make plain passes, which come first, look slow, and drafts cheap."""
         for size in self._unseen:
             self._unseen[size] += passes
         self._unseen[tokens] = 0
@@ -57,6 +58,8 @@ class Times:
             share = NEWEST / 2
         elif seconds < old / 2:
             share = 1.0
+        elif n <= FEWEST_SEEN:
+            share = float(seconds < old)
         self._mean[tokens] = old + share * (seconds - old)
 
     def note_beside(self, drafts: bool, seconds: float) -> None:

@@ -18,13 +18,15 @@ Phase = tuple[int, float]  # tokens, and the chance that a draft stays once thos
 class World:
     """draft: cost of drafting a token; slope: what each further token adds to a pass; both in
     one-token passes. beside: what a round with drafts takes more, beside both. noise: relative
-    deviation of times. stalls: share of passes that take five times as long."""
+    deviation of times. stalls: share of passes that take five times as long. cold: how much longer
+    the first pass takes; what each later one does is half of that."""
 
     draft: float
     slope: float
     beside: float = 0.0
     noise: float = 0.1
     stalls: float = 0.0
+    cold: float = 0.0
 
     def pass_s(self, tokens: int) -> float:
         """A pass takes as long as the largest of its plan."""
@@ -68,6 +70,7 @@ def decode(world: World, phases: Sequence[Phase], most: int, seed: int, least: i
         budget.earn()
         k = length.choose()
         drafting, passing = noisy(k * world.draft), noisy(world.pass_s(1 + k))
+        passing *= 1 + world.cold * 0.5 ** len(run.lengths)
         if rng.random() < world.stalls:
             passing *= 5
         accepted = 0
