@@ -180,6 +180,8 @@ class Speculator:
         resting = self._resting
         if resting is None:
             return
+        if resting.asked:
+            resting.company = company  # others for which the device chooses joined its pass
         resting.rounds += 1
         resting.pass_s += seconds
         resting.whole_s += whole_s
@@ -354,10 +356,12 @@ class Speculator:
 
     def close(self) -> None:
         """Let drafters see all texts to their ends, and write what they keep."""
-        for seq in range(len(self._unread)):
-            self._read(seq)
-        for drafter in self.drafters:
-            drafter.close()
+        try:
+            for seq in range(len(self._unread)):
+                self._read(seq)
+        finally:
+            for drafter in self.drafters:
+                drafter.close()
 
     def clear(self, seq: int) -> None:
         """Forget a sequence, in the session too."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from demo import demo
+from riverrun.engine.rounds import Rounds
 from riverrun.speculative import Speculator
 from riverrun.speculative.speculator import BEHIND_PROMPT, MOST_UNREAD
 from spec_rig import GREEDY, TEXTS, Follower, plain, right, scripted, speculation, speculator
@@ -59,3 +60,44 @@ def test_passes_behind_a_prompt_are_no_measure(monkeypatch: pytest.MonkeyPatch) 
             decoded(spec)
             spec.statistics(0)
             assert sum(noted) == texts * (N - 1 - BEHIND_PROMPT)
+
+
+def without_ideas(**more: Any) -> tuple[Speculator, Any]:
+    """A text whose drafter is asked in every round and never has an idea."""
+    with scripted(lambda seq, context, limit: []):
+        spec = speculator(demo(), speculation(("scripted",), **more))
+        return spec, decoded(spec)
+
+
+def test_a_round_without_ideas_is_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is counted once, as empty; the host chooses in none of them."""
+    want = plain(demo(), PROMPT, N, **GREEDY)
+    on_host: list[Any] = []
+    complete = Rounds._complete
+    monkeypatch.setattr(
+        Rounds, "_complete", lambda self, turns: (on_host.append(turns), complete(self, turns))
+    )
+    spec, got = without_ideas()
+    assert got.tokens == want.tokens and not on_host
+    assert got.timings["draft_rounds"] == N - 1
+    # There is no room for a draft in front of the last token.
+    assert (got.timings["draft_empty"], got.timings["draft_skipped"]) == (N - 2, 1)
+    assert spec.drafters[0].asked  # type: ignore[attr-defined]
+    assert got.timings["verify_ms"] > 0
+
+
+def test_every_round_is_shown_where_rounds_are_traced() -> None:
+    shown: list[Any] = []
+    _, got = without_ideas(trace=shown.append)
+    assert len(shown) == N - 1
+    assert [token for each in shown for token in each.chosen] == got.tokens[1:]
+
+
+def test_drafters_see_a_text_to_its_end() -> None:
+    """When the next one begins, or at the latest when they are closed."""
+    spec, got = without_ideas()
+    seen = spec.drafters[0].text[0]  # type: ignore[attr-defined]
+    held = [*PROMPT, *got.tokens[:-1]]
+    assert seen == held[: len(seen)] and len(seen) < len(held)
+    spec.close()
+    assert spec.drafters[0].text[0] == held  # type: ignore[attr-defined]
