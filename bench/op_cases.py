@@ -11,7 +11,7 @@ from ..backends.harness import CaseResult, run_case
 from ..graph import OPS
 from ..graph.case import BoundCase, op_cases
 from ..graph.errors import RequestError
-from ..models import load  # noqa: F401  (registers the ops and the block codecs)
+from ..models import load  # noqa: F401  (registers the ops)
 
 STATUSES = ("passed", "failed", "refused")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -65,19 +66,9 @@ class CapturingRunner(Runner):
             self._look = None
         return self._found
 
-    def step(
-        self,
-        total: int,
-        n_items: int,
-        wanted: int,
-        hidden: bool = False,
-        kind: str = "step",
-        candidates: int = 1,
-    ) -> BoundStep:
+    def step(self, *of: Any, **more: Any) -> BoundStep:
         """The step, of the plans that keep their values while capturing."""
-        if self._look is not None:
-            return self._kept.step(total, n_items, wanted, hidden, kind, candidates)
-        return super().step(total, n_items, wanted, hidden, kind, candidates)
+        return self._kept.step(*of, **more) if self._look is not None else super().step(*of, **more)
 
     def fold_step(self) -> BoundStep:
         """The same for the pass without tokens."""

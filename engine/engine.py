@@ -243,7 +243,9 @@ class Engine:
         if drafting is not None:
             text = [*sequences.tokens(seq), *request.prompt[kept:]]
             drafting.begin(seq, text, sequences.evaluated(seq))
-        request.on_device = self._ahead.prepare(request) or self._rounds.prepare(request)
+        request.on_device = self._ahead.prepare(request)
+        if not request.on_device:
+            self._rounds.prepare(request)
         sequences.prepare(len(work.tokens), seq, hidden)
         request.began_prompt(kept, note)
 

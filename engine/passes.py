@@ -68,7 +68,7 @@ class Passes:
         for seq, _ in items:
             self.require_none_pending(seq)
             self._evaluate_all_due(seq)
-        return self._pass(items, sure, want, hidden, kind, extra, True, candidates)
+        return self._pass(items, sure, want, hidden, kind, extra, stay=True, candidates=candidates)
 
     def verify(
         self,

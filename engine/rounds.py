@@ -122,15 +122,13 @@ class Rounds:
             with self._changing(turn.request):
                 self._take_one(turn.request, found.logits[i], short)
 
-    def prepare(self, request: Request) -> bool:
-        """Compile what a request alone will run, where that is a pass of its own kind; False, since
-        the host chooses here."""
+    def prepare(self, request: Request) -> None:
+        """Compile what a request alone will run, where that is a pass of its own kind."""
         if self._shortens(request):
             try:
                 self.sequences.runner.step(1, 1, 1, candidates=CANDIDATES)
             except Unsupported:
                 self._lists = False
-        return False
 
     def _shortens(self, request: Request) -> bool:
         """Whether a shortlist spares reading all logits of its row."""

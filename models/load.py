@@ -10,7 +10,6 @@ from pathlib import Path
 
 from ..graph import HostTensor, TensorSpec
 from ..graph.errors import ModelError, RequestError
-from . import quant  # noqa: F401  (registers the block codecs)
 from .architecture import Architecture, check_tensors, find_architecture
 from .chat import ChatTemplates
 from .gguf import GgufFile, open_gguf

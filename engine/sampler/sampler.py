@@ -64,9 +64,9 @@ class Sampler:
         "_pick_steps",
         "_sample_steps",
         "_seed",
-        "_shortens",
         "_state",
         "_window",
+        "shortens",
     )
 
     def __init__(
@@ -103,8 +103,10 @@ class Sampler:
             "penalties"
         ]
         self._on_device = all(row.on_device for row in run)
+        # Whether a shortlist mostly spares `sample` the reading of all logits: bias or penalties
+        # change a few of a large vocabulary, and no more are drawn from than a shortlist holds.
         few = params.greedy or 1 <= params.top_k < CANDIDATES
-        self._shortens = few and bool(self._pick_steps) and n_vocab >= LARGE
+        self.shortens = few and bool(self._pick_steps) and n_vocab >= LARGE
 
     @property
     def params(self) -> SamplerParams:
@@ -131,12 +133,6 @@ class Sampler:
         """The seed in use, also where the parameters left it open."""
         return self._seed
 
-    @property
-    def shortens(self) -> bool:
-        """Whether a shortlist mostly spares `sample` the reading of all logits: bias or penalties
-        change a few of a large vocabulary, of which no more than the shortlist's are drawn from."""
-        return self._shortens
-
     def sample(
         self,
         logits: np.ndarray,
@@ -149,7 +145,7 @@ class Sampler:
         that may be padded; the token is the same without. Changes nothing: asking again gives the
         same token. Raises BackendError for logits that hold NaN or +Inf or are all -inf,
         RequestError if bias and penalties leave no token."""
-        if shortlist is not None and self._shortens:
+        if shortlist is not None and self.shortens:
             token = self._sample_short(logits, position, *shortlist)
             if token is not None:
                 return token
@@ -192,7 +188,7 @@ class Sampler:
         other._n_vocab, other._seed = self._n_vocab, self._seed
         other._pick_steps, other._sample_steps = self._pick_steps, self._sample_steps
         other._on_device, other._only_penalties = self._on_device, self._only_penalties
-        other._shortens = self._shortens
+        other.shortens = self.shortens
         other._window = self._window.copy()
         other._state = replace(self._state, window=other._window)
         return other

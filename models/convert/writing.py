@@ -14,7 +14,6 @@ import numpy as np
 from ...graph.codec import encode
 from ...graph.dtype import DType, dtype
 from ...graph.errors import DTypeError, GgufError, ModelError, RequestError
-from .. import quant  # noqa: F401  (registers the block codecs)
 from ..gguf import (
     QUANTIZATION_VERSION,
     Field,

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import riverrun as rr
 from demo import DEMO
+from resident import NEEDS_SMAPS, resident
 from riverrun.backends import cpu
 from riverrun.backends.native import PLAIN
 from riverrun.graph import HostTensor
 from riverrun.models.gguf import open_gguf
 from riverrun.models.gguf.reader import open_bytes
 
-SMAPS, IO = Path("/proc/self/smaps"), Path("/proc/self/io")
+IO = Path("/proc/self/io")
 # What a fault may map around the byte that was asked for, and a bit for the pages at both ends.
 AROUND = 1 << 17
 
@@ -29,31 +30,20 @@ def copy(tmp_path: Path) -> Path:
     return path
 
 
-def mapped_bytes(path: Path) -> int:
-    """Bytes of this process's mappings of a file that it has touched."""
-    found, mine = 0, False
-    for line in SMAPS.read_text().splitlines():
-        if line.split()[0].count("-") == 1:
-            mine = line.endswith(f" {path}")
-        elif mine and line.startswith("Rss:"):
-            found += int(line.split()[1]) << 10
-    return found
-
-
 def read_bytes() -> int:
     """Bytes that this process has asked the system to read."""
     (line,) = [line for line in IO.read_text().splitlines() if line.startswith("rchar:")]
     return int(line.split()[1])
 
 
-@pytest.mark.skipif(not SMAPS.exists(), reason="no /proc/self/smaps, which counts pages")
+@NEEDS_SMAPS
 def test_opening_touches_no_weights(copy: Path) -> None:
     file = open_gguf(copy)
     start = min(row.start for row in file.infos.values())
     weights = copy.stat().st_size - start
-    assert 0 < mapped_bytes(copy) <= start + AROUND < weights / 4
+    assert 0 < resident(copy) <= start + AROUND < weights / 4
     total = sum(int(tensor.data.sum()) for tensor in file.tensors.values())
-    assert total > 0 and mapped_bytes(copy) > weights - AROUND, "the count sees what is touched"
+    assert total > 0 and resident(copy) > weights - AROUND, "the count sees what is touched"
 
 
 @pytest.mark.skipif(not IO.exists(), reason="no /proc/self/io, which counts what is read")

@@ -4,7 +4,7 @@ So nothing but that rounding tells the processor's logits from those of the refe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import riverrun as rr
 from eight_bits import rounded
-from riverrun.backends.base import Backend, Plan, Support, Weights
+from riverrun.backends.base import Backend, Plan
 from riverrun.backends.cpu import CpuBackend
 from riverrun.backends.cpu_blocks import BlockRecoder
 from riverrun.backends.delegate import Delegate
@@ -38,14 +38,6 @@ class Watching(Delegate, Backend):
         self.inner = inner
         self.graph = Graph("none")
         self.values: dict[Value, np.ndarray] = {}
-
-    def supports(self, node: Node) -> Support:
-        return self.inner.supports(node)
-
-    def load_weights(
-        self, weights: Mapping[str, HostTensor], progress: Callable[[int], None] | None = None
-    ) -> Weights:
-        return self.inner.load_weights(weights, progress)
 
     def compile(self, graph: Graph, kind: str = "step") -> Plan:
         return KeepingPlan(graph, kind, self.inner, self._seen)
