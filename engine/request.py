@@ -130,6 +130,11 @@ class Request:
         return None if self._logprobs is None else self._logprobs.entries
 
     @property
+    def stop_text(self) -> str | None:
+        """The stop text that ended it, None where none has."""
+        return self._stop.matched
+
+    @property
     def sampler(self) -> Sampler:
         """What chooses its tokens."""
         return self.chooser.sampler

@@ -61,7 +61,7 @@ class Gathered:
 
 
 class Reader:
-    """Reads one answer: `deltas` of a part of its text are what is new, and `gathered` all of it."""
+    """Reads one answer: `deltas` of a part of its text is what is new, `gathered` all of it."""
 
     def __init__(self, prepared: Prepared, run: Running) -> None:
         self.run, self.request = run, run.request
