@@ -31,6 +31,10 @@ class Proposal(Protocol):
     def tokens(self) -> Sequence[int]:
         """The tokens."""
 
+    @property
+    def drafter_name(self) -> str:
+        """Whose draft it is, "" for nobody's."""
+
 
 @runtime_checkable
 class Drafting(Protocol):

@@ -105,15 +105,24 @@ class Engine:
         speculative: Speculative | bool = True,
         constraint: Constraint | None = None,
         logprobs: int | None = None,
+        shown_token_ids: Sequence[int] = (),
         **sampling: Any,
     ) -> Request:
         """Add a request; it runs once a sequence is free. The arguments are those of
-        `Model.generate`; speculative: True for the engine's own drafters, None for none.
+        `Model.generate`; speculative: True for the engine's own drafters, None for none;
+        shown_token_ids: control tokens whose text is part of what is generated.
 
         Raises RequestError for what is out of range, prompts that do not fit, and a session of the
         caller's that has pending tokens."""
         options = make_options(
-            self.model, max_tokens, stop, stop_token_ids, ignore_eos, cache_prompt, logprobs
+            self.model,
+            max_tokens,
+            stop,
+            stop_token_ids,
+            ignore_eos,
+            cache_prompt,
+            logprobs,
+            shown_token_ids,
         )
         before = [] if self._own or cache_prompt else self._before()
         ids = prompt_ids(self.model, prompt, before, self.sequences.n_ctx)
@@ -142,12 +151,26 @@ class Engine:
             self.guard.leave(call)
 
     @property
+    def spec(self) -> Opener | Drafting | None:
+        """The drafters of requests that do not name their own."""
+        return self._spec
+
+    @property
     def idle(self) -> bool:
         """Whether no request waits or runs."""
         return not (self._queue or self._roster.active or self._roster.ended)
 
-    def close(self) -> None:
-        """Cancel what runs, let drafters write what they keep, give the session back."""
+    def give_up(self, error: BaseException) -> list[Event]:
+        """End all requests with this error; their ends."""
+        self._recover()
+        for request in [*self._roster.active, *self._queue]:
+            self._roster.fail(request, error)
+        self._queue.clear()
+        return self._events([])
+
+    def close(self) -> list[Event]:
+        """Cancel what runs, let drafters write what they keep, give the session back; the ends of
+        what was cancelled."""
         for request in [*self._roster.active, *self._queue]:
             request.cancel()
         self._recover()
@@ -155,6 +178,7 @@ class Engine:
         while self._drafting:
             self._drafting.popitem()[1].close()
         self.session.guard.release(self)
+        return self._events([])
 
     def _before(self) -> list[int]:
         """What a prompt goes on from in a session of the caller's."""

@@ -21,7 +21,8 @@ class Options:
 
     cache_prompt: the prompt is the whole text, of which the sequence keeps what it already holds;
     else it continues what the sequence holds. logprobs: how many of the likeliest tokens to report
-    beside each chosen one, None for no report. Raises RequestError for values out of range."""
+    beside each chosen one, None for no report. shown_token_ids: control tokens whose text is part
+    of what is generated. Raises RequestError for values out of range."""
 
     max_tokens: int = -1
     stop: tuple[str, ...] = ()
@@ -29,6 +30,7 @@ class Options:
     ignore_eos: bool = False
     cache_prompt: bool = False
     logprobs: int | None = None
+    shown_token_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if checked_integer(self.max_tokens, "max_tokens") < -1:
@@ -45,13 +47,15 @@ def make_options(
     ignore_eos: bool,
     cache_prompt: bool,
     logprobs: int | None = None,
+    shown_token_ids: Sequence[int] = (),
 ) -> Options:
     """Options from a caller's arguments. A stop text that spells out a control token is matched as
     that token, too: its text never shows. Raises RequestError."""
     stops = (stop,) if isinstance(stop, str) else tuple(stop)
     ids = {*checked_ids(stop_token_ids, model.n_vocab)}
     ids.update(_control_tokens(model.tokenizer, stops))
-    return Options(max_tokens, stops, tuple(sorted(ids)), ignore_eos, cache_prompt, logprobs)
+    shown = tuple(checked_ids(shown_token_ids, model.n_vocab))
+    return Options(max_tokens, stops, tuple(sorted(ids)), ignore_eos, cache_prompt, logprobs, shown)
 
 
 def _control_tokens(tokenizer: Tokenizer, texts: Sequence[Any]) -> list[int]:

@@ -104,10 +104,13 @@ class Request:
         # Whether what was chosen and what the sequence holds may disagree at the moment.
         self.changing = False
         self._stop = StopMatcher(options.stop)
-        self._decoder = model.tokenizer.stream()
+        shown = frozenset(options.shown_token_ids)
+        self._decoder = model.tokenizer.stream(special=shown if shown else False)
         self._ends = {*options.stop_token_ids}
         self._eog = model.tokenizer.eog_ids
         self._text: list[str] = []
+        self._ends_at: list[int] = []  # how many tokens there were with each piece of text
+        self.drafters: dict[int, str] = {}  # whose draft a token was, by its place in `tokens`
         self._reported = 0  # pieces that `pieces` has given
         self._reason = ""
         self._start = 0
@@ -125,6 +128,11 @@ class Request:
     def logprobs(self) -> list[dict[str, Any]] | None:
         """What `Result.logprobs` has so far."""
         return None if self._logprobs is None else self._logprobs.entries
+
+    @property
+    def stop_text(self) -> str | None:
+        """The stop text that ended it, None where none has."""
+        return self._stop.matched
 
     @property
     def sampler(self) -> Sampler:
@@ -185,10 +193,20 @@ class Request:
             piece, stopped = self._stop.feed(piece)
         if piece:
             self._text.append(piece)
+            self._ends_at.append(len(tokens))
         if stopped:
             self._stop_for("stop")
         elif len(tokens) == self.options.max_tokens or len(tokens) > self.room:
             self._stop_for("length")
+
+    def note_drafts(
+        self, first: int, taken: Sequence[int], drafted: Sequence[int], drafter: str
+    ) -> None:
+        """Tokens from `first` on were chosen by a round that a drafter had drafted so."""
+        for at, (token, draft) in enumerate(zip(taken, drafted, strict=False), first):
+            if token != draft:
+                break
+            self.drafters[at] = drafter
 
     @property
     def n_pieces(self) -> int:
@@ -198,6 +216,10 @@ class Request:
     def piece(self, at: int) -> str:
         """One of them."""
         return self._text[at]
+
+    def piece_end(self, at: int) -> int:
+        """How many tokens there were with a piece of text."""
+        return self._ends_at[at]
 
     def pieces(self) -> list[str]:
         """Those since the last call."""
@@ -241,6 +263,7 @@ class Request:
         piece += self._stop.finish()
         if piece:
             self._text.append(piece)
+            self._ends_at.append(len(self.tokens))
         if self._stop.matched is not None:
             self._reason = "stop"
 

@@ -181,7 +181,7 @@ class Rounds:
 
     def _take_drafts(self, turn: Turn, logits: np.ndarray, hidden: np.ndarray | None) -> None:
         request, taken, ended = turn.request, list[int](), True
-        drafting = request.drafting
+        drafting, first = request.drafting, len(request.tokens)
         assert drafting is not None
         for token in drafting.judge(turn.proposal, logits):
             request.take(token, logits[len(taken)])
@@ -190,6 +190,8 @@ class Rounds:
                 break
         else:
             ended = False
+        if turn.drafted:
+            request.note_drafts(first, taken, turn.drafted, turn.proposal.drafter_name)
         drafting.finish(turn.proposal, taken, ended, hidden)
 
 

@@ -36,6 +36,11 @@ class Proposal:
         """The drafted tokens."""
         return self.draft.tokens
 
+    @property
+    def drafter_name(self) -> str:
+        """Whose draft it is, "" for nobody's."""
+        return self.drafter.name if self.drafter is not None else ""
+
 
 @dataclass(slots=True)
 class Open:

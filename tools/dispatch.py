@@ -56,6 +56,12 @@ COMMANDS = {
         "Talk to a model: answers go to standard output as they come; /help lists what can be "
         "typed besides messages.",
     ),
+    "serve": Entry(
+        "serve",
+        "serve",
+        "Serve models over HTTP, as OpenAI, llama-server, Anthropic and Ollama do, with a page to "
+        "chat at /; requests that do not say get the sampling options given here.",
+    ),
     "models": Entry(
         "models",
         "models",

@@ -88,10 +88,10 @@ class Drafting:
         options, and what fetching and loading a model raises."""
         self.check()
         must = constraining.asked()
-        return self._fetched()._load(must)
+        return self.fetched()._load(must)
 
-    def _fetched(self) -> Drafting:
-        """The same with files in the place of models of the Hub."""
+    def fetched(self) -> Drafting:
+        """The same with files in the place of models of the Hub. Raises what fetching raises."""
         hub, values = self.hub, self.drafts.values
         return replace(
             self,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from functools import cached_property, partial
+from typing import Any
 
 from ...graph.errors import RequestError
 from .partition import Partition
@@ -24,6 +25,7 @@ class Tokenizer(ABC):
     n_vocab: number of tokens; ids are 0 to n_vocab - 1.
     bos_id, eos_id, eot_id, sep_id, pad_id, unk_id, mask_id: None where the vocabulary has no such
     token.
+    fim_ids: the tokens around the parts of a text with a hole, by role ("pre", "suf", "mid", ...).
     add_bos, add_eos: whether `encode` puts those around a text. add_sep: whether a SEP token stands
     between two texts that are given to the model as a pair, and in a WordPiece vocabulary behind
     each text.
@@ -46,6 +48,11 @@ class Tokenizer(ABC):
         self.pad_id = specials.ids.get("padding")
         self.unk_id = specials.ids.get("unknown")
         self.mask_id = specials.ids.get("mask")
+        self.fim_ids = {
+            role.removeprefix("fim_"): token
+            for role, token in specials.ids.items()
+            if role.startswith("fim_")
+        }
         self.add_bos = specials.add_bos
         self.add_eos = specials.add_eos
         self.add_sep = specials.add_sep
@@ -118,12 +125,14 @@ class Tokenizer(ABC):
         text = b"".join(map(reader.read, ids)).decode("utf-8", "replace")
         return _clean(text) if clean and self.clean_spaces else text
 
-    def stream(self, continuation: bool = True, special: bool = False) -> StreamDecoder:
+    def stream(
+        self, continuation: bool = True, special: bool | Container[int] = False
+    ) -> StreamDecoder:
         """A decoder that takes one id at a time.
 
         continuation: the tokens follow a text that is already there, as generated ones do, and
         keep their leading space; otherwise the joined pieces equal `decode` of all ids.
-        special: show control and unknown tokens."""
+        special: show control and unknown tokens, or those of them that it contains."""
         return StreamDecoder(self._reader(continuation, special))
 
     def token_bytes(self, token: int, special: bool = False) -> bytes:
@@ -195,9 +204,13 @@ class Tokenizer(ABC):
         chosen = [i for i, kind in enumerate(self._types) if kind in kinds]
         return Partition(((self._vocab.tokens[i], i) for i in chosen), *strips)
 
-    def _reader(self, continuation: bool, special: bool) -> PieceReader:
+    def _reader(self, continuation: bool, special: bool | Container[int]) -> PieceReader:
+        def piece(token: int) -> bytes:
+            return self.token_bytes(token, token in chosen)
+
+        chosen: Any = special
         return PieceReader(
-            partial(self.token_bytes, special=special),
+            partial(self.token_bytes, special=special) if isinstance(special, bool) else piece,
             lambda token: self._types[token] in _BOUNDARY,
             opens=self.add_space_prefix and not continuation,
         )

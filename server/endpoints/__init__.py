@@ -1,0 +1,1 @@
+"""Endpoints, one or a few of a kind in a file; `endpoint.py` finds them."""

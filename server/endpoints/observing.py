@@ -1,0 +1,37 @@
+"""/health, /metrics, /openapi.json: what watches and what generates clients."""
+
+from __future__ import annotations
+
+from ..endpoint import Call, endpoint
+from ..http import Answer
+from ..openapi import described
+from ..wire.body import Nothing
+
+
+@endpoint("/health", summary="Whether the server answers.", public=True)
+async def health(call: Call[Nothing]) -> Answer:
+    """It does."""
+    return Answer({"status": "ok"})
+
+
+@endpoint("/v1/health", summary="The same.", public=True)
+async def health_v1(call: Call[Nothing]) -> Answer:
+    """It does."""
+    return Answer({"status": "ok"})
+
+
+@endpoint("/metrics", summary="Counters in Prometheus' text format.")
+async def metrics(call: Call[Nothing]) -> Answer:
+    """All counters."""
+    service = call.service
+    for served in service.store.loaded:
+        running = sum(request.seq >= 0 for request in served.requests)
+        service.metrics.running.labels(served.name).set(running)
+        service.metrics.waiting.labels(served.name).set(served.busy - running)
+    return Answer(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+@endpoint("/openapi.json", summary="This interface as an OpenAPI document.", public=True)
+async def openapi(call: Call[Nothing]) -> Answer:
+    """The document."""
+    return Answer(described())

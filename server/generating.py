@@ -1,0 +1,66 @@
+"""What the endpoints that generate text share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from ..engine.items import checked_ids
+from .failures import as_api_error, bad_request, openai_error
+from .http import sse
+from .served import Served
+from .service import Service
+from .wire.sampling import Sampling
+
+T = TypeVar("T")
+DONE = b"data: [DONE]\n\n"
+
+
+async def apart(work: Callable[..., T], *arguments: Any) -> T:
+    """What a function that takes its time returns, run on a thread."""
+    return await asyncio.to_thread(work, *arguments)
+
+
+def sampling_options(service: Service, served: Served, body: Sampling) -> dict[str, Any]:
+    """Keyword arguments of `Engine.submit` that a body's sampling fields ask for. Raises ApiError
+    and RequestError."""
+    cached = body.cache_prompt
+    return {
+        **body.chosen(served.model, service.defaults),
+        "stop": body.stops(),
+        "ignore_eos": bool(body.ignore_eos),
+        "cache_prompt": True if cached is None else cached,
+        "speculative": served.drafts(body.speculative, body.speculative_n_max),
+    }
+
+
+def prompts_of(served: Served, prompt: Any) -> list[list[int]]:
+    """The token ids of a prompt, or of several: texts, or lists of ids. Raises ApiError and
+    RequestError."""
+    several = isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], str | list)
+    listed: Sequence[Any] = prompt if several else [prompt]
+    return [tokens_of(served, each) for each in listed]
+
+
+def tokens_of(served: Served, prompt: Any) -> list[int]:
+    """The token ids of one prompt: a text, or a list of ids and texts."""
+    model = served.model
+    if isinstance(prompt, str):
+        return model.tokenize(prompt)
+    if isinstance(prompt, list) and any(isinstance(part, str) for part in prompt):
+        found = list[int]()
+        for i, part in enumerate(prompt):
+            if isinstance(part, str):
+                found += model.tokenizer.encode(part, add_special=i == 0, parse_special=True)
+            else:
+                found += checked_ids([part], model.n_vocab)
+        return found
+    if not isinstance(prompt, list):
+        raise bad_request(f"prompt: expected a text or token ids, got {prompt!r}", "prompt")
+    return list(checked_ids(prompt, model.n_vocab))
+
+
+def broken_stream(error: BaseException) -> bytes:
+    """The last event of a stream that failed."""
+    return sse(openai_error(as_api_error(error)))

@@ -1,0 +1,164 @@
+"""Requests and responses: bodies within limits, answers that end when nobody waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic_core import from_json
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Receive, Send
+
+from .failures import ApiError, bad_request
+
+JSON, SSE, NDJSON = "application/json", "text/event-stream", "application/x-ndjson"
+
+
+@dataclass
+class Answer:
+    """A whole response: bytes, or anything that JSON can hold."""
+
+    content: Any
+    status: int = 200
+    media_type: str = JSON
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def encoded(self) -> bytes:
+        """The body."""
+        return self.content if isinstance(self.content, bytes) else encode(self.content)
+
+
+@dataclass
+class Stream:
+    """A response in parts. Each is sent as it comes; when the client has gone, `parts` is closed.
+    failed: the last part for an exception that comes in the middle."""
+
+    parts: AsyncIterator[bytes]
+    failed: Callable[[BaseException], bytes]
+    media_type: str = SSE
+
+
+def encode(value: Any) -> bytes:
+    """JSON in UTF-8. Numbers that JSON does not have become null, half characters U+FFFD."""
+    try:
+        return _dumps(value).encode()
+    except (ValueError, UnicodeEncodeError):
+        return _dumps(_clean(value)).encode("utf-8", "replace")
+
+
+def _dumps(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if value - value == 0 else None
+    if isinstance(value, Mapping):
+        return {key: _clean(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_clean(item) for item in value]
+    return value
+
+
+def sse(value: Any, event: str = "") -> bytes:
+    """A server-sent event."""
+    name = f"event: {event}\n".encode() if event else b""
+    return name + b"data: " + encode(value) + b"\n\n"
+
+
+def ndjson(value: Any) -> bytes:
+    """A line of JSON."""
+    return encode(value) + b"\n"
+
+
+async def read_body(request: Request, most: int) -> bytes:
+    """The body, of at most so many bytes. Raises ApiError for a longer one, before all of it is
+    there, and ClientDisconnect."""
+    announced = request.headers.get("content-length", "")
+    if announced.isdigit() and int(announced) > most:
+        raise _too_large(most)
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > most:
+            raise _too_large(most)
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _too_large(most: int) -> ApiError:
+    return ApiError(
+        413,
+        f"the request's body should have at most {most} bytes; see --max-body",
+        code="request_too_large",
+        headers={"Connection": "close"},
+    )
+
+
+def parse_json(body: bytes) -> dict[str, Any]:
+    """The object that a body holds. Raises ApiError."""
+    try:
+        found = from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise bad_request(f"the body should be a JSON object in UTF-8: {error}") from None
+    if not isinstance(found, dict):
+        raise bad_request(f"the body should be a JSON object, got {type(found).__name__}")
+    return found
+
+
+async def until_gone(receive: Receive, work: Awaitable[None]) -> None:
+    """Wait for work, and cancel it when the client closes its connection."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_disconnected(receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        gone.cancel()
+        if not task.done():
+            task.cancel()
+        await asyncio.wait({task})
+    if not task.cancelled():
+        task.result()
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def send_answer(send: Send, answer: Answer, head_only: bool = False) -> None:
+    """Send a whole response."""
+    body = answer.encoded()
+    headers = {"Content-Type": answer.media_type, "Content-Length": str(len(body))}
+    await _start(send, answer.status, {**headers, **answer.headers})
+    await send({"type": "http.response.body", "body": b"" if head_only else body})
+
+
+async def send_stream(send: Send, stream: Stream) -> None:
+    """Send a response part by part. Whatever happens, `stream.parts` is closed behind it."""
+    headers = {"Content-Type": stream.media_type, "Cache-Control": "no-cache"}
+    try:
+        await _start(send, 200, {**headers, "X-Accel-Buffering": "no"})
+        try:
+            async for part in stream.parts:
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+        except (OSError, ClientDisconnect):
+            raise
+        except Exception as error:
+            part = stream.failed(error)
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+    finally:
+        close = getattr(stream.parts, "aclose", None)
+        if close is not None:
+            await close()
+
+
+async def _start(send: Send, status: int, headers: Mapping[str, str]) -> None:
+    raw: Sequence[tuple[bytes, bytes]] = [
+        (key.lower().encode("latin-1"), value.encode("latin-1")) for key, value in headers.items()
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": raw})

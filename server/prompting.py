@@ -1,0 +1,224 @@
+"""From messages and fields of a request to tokens, constraints and the reader of the answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..engine.constraints import Constraint
+from ..models.chat.output import OutputFormat, OutputParser, format_for
+from ..models.tokenizer import TokenType
+from .failures import bad_request
+from .served import Served
+
+TAIL = 400  # characters of a prompt's end that tell whether reasoning has begun
+TOOL_CHOICES = ("none", "auto", "required")
+
+
+@dataclass
+class Chat:
+    """What a chat asks for, of any interface. response_schema: of a JSON answer, {} for any object;
+    choice: none, auto, required or the name of a function; split: reasoning is told apart."""
+
+    messages: Sequence[dict[str, Any]]
+    tools: Sequence[dict[str, Any]] | None = None
+    choice: str = "auto"
+    parallel: bool = True
+    response_schema: Mapping[str, Any] | None = None
+    grammar: str | None = None
+    template: str | None = None
+    template_kwargs: dict[str, Any] = field(default_factory=dict)
+    documents: Sequence[dict[str, Any]] | None = None
+    continues: bool = False
+    split: bool = True
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A chat that can be submitted. options: of `Engine.submit`."""
+
+    text: str
+    tokens: list[int]
+    options: dict[str, Any]
+    chat: Chat
+    format: OutputFormat
+
+    def parser(self) -> OutputParser:
+        """A reader of one answer."""
+        chat = self.chat
+        return self.format.parser(
+            tools=chat.tools if chat.choice != "none" else None,
+            prompt_tail=self.text[-TAIL:],
+            reasoning=chat.split,
+        )
+
+
+def prepare(served: Served, chat: Chat) -> Prepared:
+    """Render a chat and compile what its answer must conform to. Takes its time: for a thread.
+    Raises RequestError and ApiError for what cannot be honoured."""
+    model, tools = served.model, chat.tools if chat.choice != "none" else None
+    rendered = model.chat_prompt(
+        [_message(message, i) for i, message in enumerate(chat.messages)],
+        tools=tools,
+        documents=chat.documents,
+        chat_template=chat.template,
+        chat_template_kwargs=chat.template_kwargs,
+        continue_final_message=chat.continues,
+    )
+    template = model.source.chat_templates.choose(chat.template, tools is not None)
+    found = format_for(template.source, model.tokenizer.control_texts)
+    constraint = _constraint(served, chat, found, rendered.text, tools)
+    shown = [t for t in map(control_token(served), found.visible) if t is not None]
+    options: dict[str, Any] = {
+        "stop_token_ids": rendered.stop_token_ids,
+        "shown_token_ids": shown,
+        "constraint": constraint,
+    }
+    return Prepared(rendered.text, rendered.tokens, options, chat, found)
+
+
+def control_token(served: Served) -> Any:
+    """Finds the id of a control token by its text, None for what is none."""
+    tokenizer = served.model.tokenizer
+
+    def find(text: str) -> int | None:
+        token = tokenizer.token_id(text)
+        is_control = token is not None and tokenizer.token_type(token) == TokenType.CONTROL
+        return token if is_control else None
+
+    return find
+
+
+def _constraint(
+    served: Served,
+    chat: Chat,
+    found: OutputFormat,
+    text: str,
+    tools: Sequence[dict[str, Any]] | None,
+) -> Constraint | None:
+    """What the answer must conform to, None for anything."""
+    if chat.grammar is not None:
+        if tools or chat.response_schema is not None:
+            raise bad_request("grammar: cannot be joined with tools or response_format", "grammar")
+        return served.constraint("grammar", chat.grammar)
+    lark = found.grammar(
+        tools=tools,
+        choice=chat.choice,
+        parallel=chat.parallel,
+        prompt_tail=text[-TAIL:],
+        schema=None if chat.response_schema is None else dict(chat.response_schema),
+        special=control_token(served),
+    )
+    return None if lark is None else served.constraint("grammar", lark)
+
+
+def _message(given: Mapping[str, Any], index: int) -> dict[str, Any]:
+    """A message as templates have it: one text as its content, and arguments of calls as
+    objects. Raises ApiError."""
+    message, where = dict(given), f"messages[{index}]"
+    if message.get("role") == "developer":
+        message["role"] = "system"
+    if isinstance(message.get("content"), list):
+        message["content"] = join_parts(message["content"], f"{where}.content")
+    if message.get("tool_calls"):
+        message["tool_calls"] = [_call(c, f"{where}.tool_calls") for c in message["tool_calls"]]
+        message.setdefault("content", "")
+        if message["content"] is None:
+            message["content"] = ""
+    return message
+
+
+def join_parts(parts: Sequence[Any], where: str) -> str:
+    """The text of a content given in parts. Raises ApiError for parts that are no text."""
+    texts = []
+    for part in parts:
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind not in ("text", "input_text", "output_text") or not isinstance(
+            part.get("text"), str
+        ):
+            raise bad_request(f"{where}: expected parts of type text, got {kind or part!r}")
+        texts.append(part["text"])
+    return "".join(texts)
+
+
+def _call(call: Any, where: str) -> Any:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise bad_request(f"{where}: expected calls with a function and its name, got {call!r}")
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            read = json.loads(arguments or "{}")
+        except ValueError:
+            read = arguments
+        arguments = read if isinstance(read, dict) else arguments
+    return {**call, "function": {**function, "arguments": arguments or {}}}
+
+
+def read_tools(tools: Sequence[Any] | None) -> list[dict[str, Any]] | None:
+    """Tools in OpenAI's form, checked; None for none. Raises ApiError."""
+    if not tools:
+        return None
+    names = set[str]()
+    for i, tool in enumerate(tools):
+        function = tool.get("function") if isinstance(tool, Mapping) else None
+        named = isinstance(function, Mapping) and isinstance(function.get("name"), str)
+        if not named or tool.get("type", "function") != "function":
+            raise bad_request(f"tools[{i}]: expected a function with a name, got {tool!r}", "tools")
+        name = tool["function"]["name"]
+        if not name or name in names:
+            raise bad_request(f"tools[{i}]: {name!r} is named twice, or empty", "tools")
+        names.add(name)
+        schema = tool["function"].get("parameters")
+        if schema is not None and not isinstance(schema, Mapping):
+            raise bad_request(f"tools[{i}]: parameters should be a schema, got {schema!r}", "tools")
+    return [dict(tool) for tool in tools]
+
+
+def read_choice(choice: Any, tools: Sequence[Mapping[str, Any]] | None) -> str:
+    """Which calls an answer may or must have: one of TOOL_CHOICES, or a function's name. Raises
+    ApiError."""
+    if isinstance(choice, Mapping):
+        function = choice.get("function")
+        name = function.get("name") if isinstance(function, Mapping) else choice.get("name")
+        known = [tool["function"]["name"] for tool in tools or ()]
+        if name not in known:
+            raise bad_request(
+                f"tool_choice: expected the name of one of the tools, got {name!r}", "tool_choice"
+            )
+        return name
+    if choice is None:
+        return "auto" if tools else "none"
+    if choice not in TOOL_CHOICES:
+        raise bad_request(
+            f"tool_choice: expected {', '.join(TOOL_CHOICES)} or a function, got {choice!r}",
+            "tool_choice",
+        )
+    if choice == "required" and not tools:
+        raise bad_request("tool_choice: required needs tools", "tool_choice")
+    return choice if tools else "none"
+
+
+def read_format(given: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """The schema that a `response_format` asks for, {} for any object, None for any text. Raises
+    ApiError."""
+    if given is None:
+        return None
+    kind = given.get("type")
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        schema = given.get("schema")
+        return schema if isinstance(schema, Mapping) else {"type": "object"}
+    if kind == "json_schema":
+        inner = given.get("json_schema")
+        schema = inner.get("schema") if isinstance(inner, Mapping) else given.get("schema")
+        if isinstance(schema, Mapping):
+            return schema
+        raise bad_request("response_format: json_schema needs a schema", "response_format")
+    raise bad_request(
+        f"response_format: expected text, json_object or json_schema, got {kind!r}",
+        "response_format",
+    )

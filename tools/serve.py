@@ -1,0 +1,100 @@
+"""`riverrun serve`: an HTTP service."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..engine import SamplerParams
+from ..engine.session_options import SessionOptions
+from ..server.options import ServerOptions
+from ..speculative import Speculation
+from .hub import FromHub
+from .loading import Loading, load_asked
+from .messages import note
+from .misuse import misuse
+from .parameters import Chosen, command
+from .speculation import Drafting
+
+if TYPE_CHECKING:
+    from ..engine.engine import Engine
+
+KEY = "RIVERRUN_API_KEY"
+
+
+@command
+def serve(
+    loading: Loading,
+    options: ServerOptions,
+    session: Chosen[SessionOptions],
+    drafts: Chosen[Speculation],
+    sampling: SamplerParams,
+    hub: FromHub,
+) -> None:
+    """Serve models over HTTP, as OpenAI, llama-server, Anthropic and Ollama do, with a page to chat
+    at /; requests that do not say get the sampling options given here."""
+    _require_packages()
+    from ..server.service import Service
+    from ..server.serving import listen
+    from ..server.serving import serve as serve_forever
+
+    asked = Drafting(drafts, session, loading, hub)
+    asked.check()
+    for flag, folder in (
+        ("--models", options.models),
+        ("--slot-save-path", options.slot_save_path),
+    ):
+        if folder is not None and not folder.is_dir():
+            raise misuse(f"{folder} is no folder", flag)
+    if os.environ.get(KEY):
+        options = replace(options, api_keys=(*options.api_keys, os.environ[KEY]))
+    listening = listen(options)
+    asked = asked.fetched()
+
+    def load(path: Path) -> Engine:
+        return _open(replace(asked, loading=replace(asked.loading, model=path)), options)
+
+    service = Service(options, load, _main(asked.loading, options), sampling)
+    serve_forever(service, listening)
+
+
+def _main(loading: Loading, options: ServerOptions) -> Path | None:
+    """The model that stays loaded: the one that is named, or the demo where no folder is."""
+    import riverrun
+
+    if loading.model is None and options.models is None:
+        return riverrun.DEMO_MODEL
+    return loading.model
+
+
+def _open(asked: Drafting, options: ServerOptions) -> Engine:
+    """Load a model and make its engine."""
+    from ..engine.engine import Engine
+
+    n_ctx = asked.session.values.get("n_ctx")
+    model = load_asked(asked.loading, asked.offload(n_ctx))
+    try:
+        memory = {k: v for k, v in asked.session_options().items() if k != "n_ctx"}
+        engine = Engine(model, n_seqs=options.parallel, n_ctx=n_ctx, spec=asked.open(), **memory)
+    except BaseException:
+        model.close()
+        raise
+    note(engine.session.plan.summary)
+    return engine
+
+
+def _require_packages() -> None:
+    """Raise RequestError where what the server stands on is not installed."""
+    from importlib.util import find_spec
+
+    from ..graph.errors import RequestError
+
+    missing = [
+        name
+        for name in ("starlette", "uvicorn", "pydantic", "prometheus_client")
+        if find_spec(name) is None
+    ]
+    if missing:
+        raise RequestError(f"the server needs {', '.join(missing)}; pip install 'riverrun[serve]'")
