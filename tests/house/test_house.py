@@ -58,6 +58,7 @@ IMPORTS = {
     "bench": May(
         ("graph", "engine", "speculative", "models", "backends"), ("numpy", "rich", "ik_llama_cpp")
     ),
+    "bench/serve_client.py": May(("graph", "bench"), ("httpx",)),
     "api/riverrun": May(EVERYTHING, ("numpy",)),
     "api/riverrun/__main__.py": May(("tools",), ()),
     "tools": May((*EVERYTHING, "api", "_cpu"), ("numpy", "typer", "rich")),
