@@ -101,16 +101,18 @@ function list(lines, at, depth) {
   const kind = marker[marker.length - 1];
   const items = [];
   let loose = false;
+  let blanks = false; // behind the last item
   let end = at;
   while (end < lines.length) {
     const found = ITEM.exec(lines[end].text);
     const same = found && found[2].endsWith(kind) && /\d/.test(found[2]) === ordered;
     if (!same || RULE.test(lines[end].text) || found[1].length > indent.length + 3) break;
+    loose = loose || blanks;
     const [item, behind, blank] = listItem(lines, end, found);
     items.push(item);
     end = behind;
-    const more = end < lines.length && ITEM.test(lines[end].text);
-    loose = loose || item.some((line, i) => i && !line.text.trim()) || (blank && more);
+    blanks = blank;
+    loose = loose || item.some((line, i) => i && !line.text.trim());
   }
   const children = items.map((item) => {
     const inside = blocks(item, depth + 1);

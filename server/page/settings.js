@@ -73,7 +73,7 @@ export class Settings {
     const options = [["on", all], ...named, ["off", "Off"]];
     field.replaceChildren(...options.map(([value, label]) => make("option", { value }, label)));
     field.value = options.some(([value]) => value === wanted) ? wanted : "on";
-    byId("draft-max").placeholder = longest ? `the server's: ${longest}` : "the server's";
+    byId("draft-max").placeholder = longest ? `server: ${longest}` : "the server's";
   }
 
   // The fields of a request; what is empty is left to the server.

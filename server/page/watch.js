@@ -30,8 +30,8 @@ export function figures(metrics) {
     ["running", String(get("requests_running"))],
     ["waiting", String(get("requests_waiting"))],
     ["tokens generated", String(get("predicted_tokens_total"))],
-    ["tokens per second and request", seconds ? (get("predicted_tokens_total") / seconds).toFixed(1) : "none"],
-    ["prompt tokens from caches", percent(cached, cached + prompt)],
+    ["t/s of a request", seconds ? (get("predicted_tokens_total") / seconds).toFixed(1) : "none"],
+    ["prompt from caches", percent(cached, cached + prompt)],
     ["drafts kept", percent(get("draft_accepted_tokens_total"), drafted)],
   ];
 }
@@ -78,8 +78,8 @@ export class Watch {
       ["runs on", props.build_info ?? ""],
       ["context", props.n_ctx ? `${props.n_ctx} tokens` : ""],
       ["drafters", props.speculative?.kinds?.join(", ") ?? ""],
-      ["memory", props.memory ?? ""],
       ...figures(metrics),
+      ["memory", props.memory ?? ""],
     ];
     byId("facts").replaceChildren(...facts.flatMap(([what, value]) =>
       value ? [make("dt", {}, what), make("dd", {}, value)] : []));
