@@ -91,4 +91,5 @@ settings.onchange = (name) => {
 showDrafts();
 settings.offer([], 0);
 loadModels();
-byId("prompt").focus();
+// Where fingers point, it would call up the keyboard.
+if (matchMedia("(pointer: fine)").matches) byId("prompt").focus();

@@ -4,6 +4,7 @@ figures."""
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -354,8 +355,6 @@ def test_counters_of_the_server(run: Run) -> None:
 
 def test_the_server_has_the_counters_that_are_shown() -> None:
     pytest.importorskip("prometheus_client", reason="the server needs prometheus_client")
-    import re
-
     from riverrun.server.metrics import Metrics
 
     metrics = Metrics()
