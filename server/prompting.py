@@ -191,7 +191,7 @@ def read_choice(choice: Any, tools: Sequence[Mapping[str, Any]] | None) -> str:
         function = choice.get("function")
         name = function.get("name") if isinstance(function, Mapping) else choice.get("name")
         known = [tool["function"]["name"] for tool in tools or ()]
-        if name not in known:
+        if not isinstance(name, str) or name not in known:
             raise bad_request(
                 f"tool_choice: expected the name of one of the tools, got {name!r}", "tool_choice"
             )
