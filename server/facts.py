@@ -18,7 +18,7 @@ from ..models.load import open_tokenizer
 from ..models.quantizing.mix import MIXES
 from .store import Known
 
-_TYPES = {mix.file_type: mix.name for mix in MIXES.values()}
+_TYPES: dict[Any, str] = {mix.file_type: mix.name for mix in MIXES.values()}
 # What a template that renders tools, or that knows of reasoning, mentions.
 _TOOLS = re.compile(r"\btools\b")
 _THINKING = re.compile(r"enable_thinking|reasoning_effort|reasoning_content|\bthinking\b|<think>")
@@ -48,7 +48,7 @@ class Facts:
     @property
     def has_thinking(self) -> bool:
         """Whether the template knows of reasoning."""
-        return bool(_THINKING.search(self.template))
+        return knows_thinking(self.template)
 
     @property
     def size_label(self) -> str:
@@ -57,6 +57,11 @@ class Facts:
             if self.n_params >= unit:
                 return f"{self.n_params / unit:.3g}{letter}"
         return str(self.n_params)
+
+
+def knows_thinking(template: str) -> bool:
+    """Whether a chat template knows of reasoning."""
+    return bool(_THINKING.search(template))
 
 
 def facts_of(known: Known) -> Facts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+
 import numpy as np
 
 from ..embedding import embedded, shortened

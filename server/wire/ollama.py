@@ -84,7 +84,7 @@ class _Timed(Body):
     keep_alive: float | None = Field(
         None, description='Seconds or "5m"; negative: for good, 0: not beyond the answer.'
     )
-    options: OllamaOptions = OllamaOptions()
+    options: OllamaOptions = Field(default_factory=lambda: OllamaOptions.model_validate({}))
 
     @field_validator("keep_alive", mode="before")
     @classmethod
@@ -130,7 +130,7 @@ class _Generating(_Timed):
 class OllamaChatBody(_Generating):
     """/api/chat."""
 
-    messages: list[OllamaMessage] = []
+    messages: list[OllamaMessage] | None = None
     tools: list[dict[str, Any]] | None = None
 
 
@@ -145,9 +145,9 @@ class OllamaGenerateBody(_Generating):
         "steps": (0,),
     }
 
-    prompt: str = ""
-    suffix: str = ""
-    system: str = ""
+    prompt: str | None = None
+    suffix: str | None = None
+    system: str | None = None
     context: list[int] | None = None
     raw: bool | None = None
 
@@ -155,7 +155,7 @@ class OllamaGenerateBody(_Generating):
 class OllamaEmbedBody(_Timed):
     """/api/embed."""
 
-    input: str | list[str] = []
+    input: str | list[str] | None = None
     truncate: bool | None = Field(None, description="false: texts that are too long are refused.")
     dimensions: Whole | None = Field(None, ge=0)
 
@@ -163,7 +163,7 @@ class OllamaEmbedBody(_Timed):
 class OllamaEmbeddingsBody(_Timed):
     """/api/embeddings."""
 
-    prompt: str = ""
+    prompt: str | None = None
 
 
 class OllamaShowBody(Body):
