@@ -4,7 +4,7 @@ import { streamChat } from "./api.js";
 import { announce, button, byId, make } from "./dom.js";
 import { Owners, colourOf, shares } from "./drafts.js";
 import { Rate } from "./rate.js";
-import { View, copied } from "./view.js";
+import { View, copyButton } from "./view.js";
 
 const EVERY_MS = 60; // between two drawings of an answer that grows
 
@@ -240,7 +240,7 @@ function drawAssistant(chat, message) {
   const note = make("p", { class: "note" });
   const bar = make("div", { class: "bar" },
     button("Regenerate", () => chat.regenerate(message)),
-    button("Copy", () => copied(message.content)));
+    copyButton("Copy the answer", () => message.content));
   const views = [new View(thinking), new View(text)];
   message.update = () => {
     details.hidden = !message.reasoning;

@@ -67,22 +67,23 @@ function program(tree, owners) {
     const part = leaf(source.slice(from, to), owners);
     code.append(name ? make("span", { class: name }, part) : part);
   }
-  const copy = button("Copy", async () => {
-    const done = await copied(source.text);
-    copy.textContent = done ? "Copied" : "Not allowed";
-    announce(done ? "Code copied" : "The browser does not allow copying");
-    setTimeout(() => { copy.textContent = "Copy"; }, 1500);
-  }, { "aria-label": language ? `Copy ${language} code` : "Copy code" });
+  const copy = copyButton(language ? `Copy ${language} code` : "Copy code", () => source.text);
   const head = make("div", { class: "code-head" }, make("span", {}, language || "code"), copy);
   return make("div", { class: "program" }, head, make("pre", { tabindex: "0" }, code));
 }
 
-// Whether a text came into the clipboard; browsers have it only for pages of this machine and https.
-export async function copied(text) {
-  try {
-    await navigator.clipboard.writeText(text);
-    return true;
-  } catch {
-    return false;
-  }
+// A button that copies what `text` gives. Browsers allow it only for pages of this machine and https.
+export function copyButton(label, text) {
+  const made = button("Copy", async () => {
+    let done = "Copied";
+    try {
+      await navigator.clipboard.writeText(text());
+    } catch {
+      done = "Not allowed";
+    }
+    made.textContent = done;
+    announce(done);
+    setTimeout(() => { made.textContent = "Copy"; }, 1500);
+  }, { "aria-label": label });
+  return made;
 }

@@ -191,6 +191,13 @@ def test_send_and_stream(page: Page) -> None:
     assert body["messages"] == [{"role": "user", "content": "two\nlines"}]
     assert (body["model"], body["stream"], body["return_drafted"]) == ("one", True, True)
     assert page.driver.switch_to.active_element.get_attribute("id") == "prompt"
+    granted = {"origin": page.server.url, "permissions": ["clipboardReadWrite"]}
+    page.driver.execute_cdp_cmd("Browser.grantPermissions", granted)
+    for within, wanted in ((".program", "if 1: pass"), (".assistant > .bar", "**bold**")):
+        page.press("Copy", within)
+        page.until(lambda where=within: "Copied" in page.one(where).text)
+        read = "navigator.clipboard.readText().then(arguments[0])"
+        assert page.driver.execute_async_script(read).startswith(wanted)
 
 
 def test_nothing_is_not_sent(page: Page) -> None:
