@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..graph.errors import RequestError
-from .items import checked_ids
+from .items import checked_ids, common_length
 from .sequences import Sequences
 
 if TYPE_CHECKING:
@@ -51,11 +51,4 @@ def choose_sequence(
 
 def _shared(sequences: Sequences, seq: int, prompt: Sequence[int]) -> int:
     """Leading tokens that a sequence has in common with a prompt."""
-    if sequences.is_lost(seq):
-        return 0
-    n = 0
-    for a, b in zip(sequences.tokens(seq), prompt, strict=False):
-        if a != b:
-            break
-        n += 1
-    return n
+    return 0 if sequences.is_lost(seq) else common_length(sequences.tokens(seq), prompt)

@@ -35,6 +35,9 @@ class Proposal(Protocol):
     def drafter_name(self) -> str:
         """Whose draft it is, "" for nobody's."""
 
+    def cut(self, n: int) -> Proposal:
+        """A proposal of the first n tokens: where there is no room for more."""
+
 
 @runtime_checkable
 class Drafting(Protocol):

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..engine.constraints import Constraint
 from ..engine.driver import Driver
 from ..engine.engine import Engine, Event
-from ..engine.request import Request, Result
+from ..engine.request import Request
+from ..engine.result import Result
 from ..graph.errors import RequestError
 from ..speculative import Speculation
 from .failures import ApiError, overloaded

@@ -13,13 +13,16 @@ from .pages import window_pages
 
 class AttentionLayout(Layout):
     """Pages for the whole context of every sequence or, of layers with a window, for as much as
-    they hold at a time."""
+    they hold at a time; fewer where the session's sequences share fewer."""
 
     spec: AttentionSpec
 
     def size(self, c: Capacity) -> Capacity:
         """Pages of all sequences."""
-        pages = self._pages() * self.demand.n_seqs
+        pages, most = self._pages() * self.demand.n_seqs, self.demand.n_pages
+        if most is not None:
+            # Layers with a window never hold more pages of a sequence than the others do.
+            pages = min(pages, most)
         if self.spec.window:
             return replace(c, window_pages=pages)
         return replace(c, n_pages=pages)

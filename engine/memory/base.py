@@ -10,7 +10,7 @@ stay right, the source of a copy among them, and `reset` makes the others empty 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,6 +80,28 @@ class Memory(ABC):
     @abstractmethod
     def refusal(self, batch: Sequence[Reservation]) -> str:
         """Why `reserve` would refuse; empty when it would not."""
+
+    def lacking(self, batch: Sequence[Reservation]) -> int:
+        """Pages that `reserve` would find missing, 0 where memory is not shared in pages."""
+        return 0
+
+    def surely_fits(self, n: int) -> bool:
+        """Whether passes of one or two tokens of n sequences find room, as far as that is quickly
+        said."""
+        return True
+
+    def spare(self, seq: int) -> int | None:
+        """Tokens behind the last one for which a sequence needs no further page; None for any."""
+        return None
+
+    def growing(self, lengths: Mapping[int, int], more: int = 0) -> int:
+        """Pages missing for sequences to grow to these lengths, and for `more` pages beside them,
+        counted from nothing: what only these sequences hold counts as free."""
+        return 0
+
+    def page_counts(self, without: Iterable[int]) -> tuple[int, int]:
+        """Pages in all, and those that would be free if these sequences held none."""
+        return 0, 0
 
     def reserve(self, batch: Sequence[Reservation]) -> None:
         """Make room for more tokens of each sequence, all or nothing. Raises RequestError."""

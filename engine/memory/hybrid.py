@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,29 @@ class HybridMemory(Memory):
             if why:
                 return why
         return ""
+
+    def lacking(self, batch: Sequence[Reservation]) -> int:
+        """Of the part that misses most."""
+        return max(part.lacking(batch) for part in self.parts)
+
+    def surely_fits(self, n: int) -> bool:
+        """In every part."""
+        return all(part.surely_fits(n) for part in self.parts)
+
+    def spare(self, seq: int) -> int | None:
+        """What every part has."""
+        found = [part.spare(seq) for part in self.parts]
+        return min((n for n in found if n is not None), default=None)
+
+    def growing(self, lengths: Mapping[int, int], more: int = 0) -> int:
+        """Of the part that misses most."""
+        return max(part.growing(lengths, more) for part in self.parts)
+
+    def page_counts(self, without: Iterable[int]) -> tuple[int, int]:
+        """Of all parts."""
+        seqs = list(without)
+        found = [part.page_counts(seqs) for part in self.parts]
+        return sum(n for n, _ in found), sum(free for _, free in found)
 
     def _prepare(self, batch: Sequence[Reservation]) -> list[Any]:
         done: list[Any] = []
