@@ -30,7 +30,8 @@ class SessionOptions:
     ones, too; program: "trunk", or "mtp" for the block that predicts further tokens; draft_head:
     logits of the draft head's tokens only; cache_bytes: memory for states to which prompts may go
     back, on their device as long as it has room, 0 for none, None for 256 MiB or, if more, two
-    states of each sequence; budget: bytes that rollback=auto may spend, a quarter of it on replay's log."""
+    states of each sequence; budget: bytes that rollback=auto may spend, a quarter of it on
+    replay's log."""
 
     n_ctx: int | None = option(
         None,
