@@ -23,7 +23,7 @@ MOST_BYTES = 1 << 62
 @dataclass(frozen=True)
 class SessionOptions:
     """n_ctx: tokens of the longest sequence, None for the model's own up to 4096; n_seqs:
-    sequences; n_ctx_total: tokens that attention memory has pages for in all, not below n_ctx, None
+    sequences; n_ctx_total: tokens that attention memory has pages for in all, from n_ctx on, None
     for n_ctx of each sequence; cache_type_k, cache_type_v: element types of attention memory (f32,
     f16, bf16, q8_0, q4_0); rollback: how recurrent state forgets tokens (memory/rollback.py);
     n_rs_seq: the most tokens that it can forget, 0 for none, with rollback="snapshots" committed
