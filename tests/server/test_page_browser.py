@@ -191,13 +191,23 @@ def test_send_and_stream(page: Page) -> None:
     assert body["messages"] == [{"role": "user", "content": "two\nlines"}]
     assert (body["model"], body["stream"], body["return_drafted"]) == ("one", True, True)
     assert page.driver.switch_to.active_element.get_attribute("id") == "prompt"
-    granted = {"origin": page.server.url, "permissions": ["clipboardReadWrite"]}
-    page.driver.execute_cdp_cmd("Browser.grantPermissions", granted)
-    for within, wanted in ((".program", "if 1: pass"), (".assistant > .bar", "**bold**")):
+
+
+def test_copy(page: Page) -> None:
+    page.world.answer = lambda body: told([("**bold**\n```py\nif 1: pass\n```", None)])
+    page.say("go")
+    page.answered()
+    kept = "navigator.clipboard.writeText = async (text) => { window.kept = text; }"
+    page.driver.execute_script(kept)
+    for within, wanted in ((".program", "if 1: pass"), (".assistant > .bar", "**bold**\n```py")):
         page.press("Copy", within)
         page.until(lambda where=within: "Copied" in page.one(where).text)
-        read = "navigator.clipboard.readText().then(arguments[0])"
-        assert page.driver.execute_async_script(read).startswith(wanted)
+        assert page.driver.execute_script("return window.kept").startswith(wanted)
+    refused = "navigator.clipboard.writeText = async () => { throw new Error(); }"
+    page.driver.execute_script(refused)
+    page.until(lambda: page.one(".program button").text == "Copy")
+    page.press("Copy", ".program")
+    page.until(lambda: page.texts(".program button") == ["Not allowed"])
 
 
 def test_nothing_is_not_sent(page: Page) -> None:
@@ -363,7 +373,39 @@ def test_faults_are_told(page: Page) -> None:
     page.press("Regenerate")
     page.until(lambda: "<i>no key</i> (Settings" in page.one(".assistant .fault").text)
     page.answered()
+    page.world.answer = lambda body: told([("fine", None)])
+    page.say("more")
+    page.answered(2)
+    assert [m["content"] for m in page.chats()[-1]["messages"]] == ["go", "more"]
     assert all("401" in fault for fault in page.faults())
+
+
+def test_the_end_stays_in_sight_unless_one_looks_elsewhere(page: Page) -> None:
+    more = threading.Event()
+    lines = [chunk([(f"line {i}\n\n", None)]) for i in range(60)]
+
+    def parts() -> Iterator[bytes]:
+        yield from as_events(lines, done=False).parts
+        assert more.wait(LIMIT)
+        yield from as_events([*lines, *ending()]).parts
+
+    def left() -> float:
+        script = "const s = document.getElementById('scroll');"
+        script += "return s.scrollHeight - s.scrollTop - s.clientHeight"
+        return page.driver.execute_script(script)
+
+    page.world.answer = lambda body: Said(parts(), kind="text/event-stream")
+    page.say("go")
+    page.until(lambda: len(page.all(".assistant .text p")) == 60)
+    page.until(lambda: left() < 2)
+    page.driver.execute_script("document.getElementById('scroll').scrollTop = 0")
+    more.set()
+    page.answered()
+    assert len(page.all(".assistant .text p")) == 120 and left() > 1000
+    page.world.answer = lambda body: told([("fine", None)])
+    page.say("more")
+    page.answered(2)
+    assert left() < 2
 
 
 def test_what_the_server_does(page: Page) -> None:
