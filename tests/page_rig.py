@@ -1,4 +1,4 @@
-"""The server's page in a browser: a server that answers by script, and the page as people have it."""
+"""The server's page in a browser: one that answers by script, and the page as people have it."""
 
 from __future__ import annotations
 
