@@ -317,7 +317,7 @@ def state_difference(plain: Session, session: Session, prompt_n: int) -> str | N
     return next(differing, None)
 
 
-def parting(got: Sequence[int], wanted: Sequence[int]) -> int | None:
+def parting(got: Sequence[object], wanted: Sequence[object]) -> int | None:
     """The first place at which two texts differ, None for none."""
     for at, (a, b) in enumerate(zip(got, wanted, strict=False)):
         if a != b:

@@ -125,11 +125,13 @@ class Engine:
         constraint: Constraint | None = None,
         logprobs: int | None = None,
         shown_token_ids: Sequence[int] = (),
+        draft_max: int | None = None,
         **sampling: Any,
     ) -> Request:
         """Add a request; it runs once a sequence is free. The arguments are those of
         `Model.generate`; speculative: True for the engine's own drafters, None for none;
-        shown_token_ids: control tokens whose text is part of what is generated.
+        shown_token_ids: control tokens whose text is part of what is generated; draft_max: most
+        drafts of a round, None for as many as its drafters give.
 
         Raises RequestError for what is out of range, prompts that do not fit, and a session of the
         caller's that has pending tokens."""
@@ -142,6 +144,7 @@ class Engine:
             cache_prompt,
             logprobs,
             shown_token_ids,
+            draft_max,
         )
         before = [] if self._own or cache_prompt else self._before()
         ids = prompt_ids(self.model, prompt, before, self.sequences.n_ctx)

@@ -14,6 +14,7 @@
     |- RequestError (ValueError)     a caller's argument: prompt too long, bad sampler value
     |  `- TemplateError              a chat template that fails, or refuses the messages
     |- DownloadError (RuntimeError)  a model that cannot be fetched
+    |- ServerError (RuntimeError)    a server that was asked did not answer, or not as it should
     |- DrafterError (RuntimeError)   a drafter raised, or gave something else than drafts
     |- SequenceLost (RuntimeError)   a sequence that an exception left in pieces; clear it
     `- SessionBusy (RuntimeError)    a session used by two callers at once
@@ -82,6 +83,10 @@ class TemplateError(RequestError):
 
 class DownloadError(RiverrunError, RuntimeError):
     """A model cannot be fetched: not there, no access, no connection, or damaged."""
+
+
+class ServerError(RiverrunError, RuntimeError):
+    """A server that was asked over HTTP cannot be reached, refuses, or answers something else."""
 
 
 class DrafterError(RiverrunError, RuntimeError):

@@ -29,11 +29,11 @@ async def merged(runs: Sequence[Running]) -> AsyncIterator[tuple[int, Part]]:
     try:
         left = len(runs)
         while left:
-            i, part = await found.get()
-            if isinstance(part, BaseException):
-                raise part
-            left -= part.finished
-            yield i, part
+            i, news = await found.get()
+            if isinstance(news, BaseException):
+                raise news
+            left -= news.finished
+            yield i, news
     finally:
         for task in tasks:
             task.cancel()

@@ -54,6 +54,13 @@ class Prepared:
             reasoning=chat.split,
         )
 
+    def joined(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Options of `Engine.submit`: the template's end of a turn ends the answer, too."""
+        own = dict(self.options)
+        if options["ignore_eos"]:
+            own["stop_token_ids"] = ()
+        return {**options, **own}
+
 
 def prepare(served: Served, chat: Chat) -> Prepared:
     """Render a chat and compile what its answer must conform to. Takes its time: for a thread.
@@ -184,7 +191,7 @@ def read_choice(choice: Any, tools: Sequence[Mapping[str, Any]] | None) -> str:
         function = choice.get("function")
         name = function.get("name") if isinstance(function, Mapping) else choice.get("name")
         known = [tool["function"]["name"] for tool in tools or ()]
-        if name not in known:
+        if not isinstance(name, str) or name not in known:
             raise bad_request(
                 f"tool_choice: expected the name of one of the tools, got {name!r}", "tool_choice"
             )

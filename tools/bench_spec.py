@@ -12,10 +12,11 @@ import typer
 
 from ..engine.session_options import SessionOptions
 from ..speculative import Speculation
+from . import bench_spec_url
 from .files import write_text
 from .loading import Loading, load_asked
 from .messages import complain, note_progress
-from .misuse import misuse
+from .misuse import misuse, usage_errors
 from .options import MOST, Json
 from .parameters import Chosen, Offer, command
 from .speculation import MEASURED, Drafting
@@ -75,6 +76,21 @@ Plot: TypeAlias = Annotated[
     Path | None, Option("--plot", metavar="FILE.html", help="Also draw it, as one HTML page.")
 ]
 
+Url: TypeAlias = Annotated[
+    str | None,
+    Option("--url", metavar="URL", help="Measure this server instead, with or without /v1."),
+]
+Key: TypeAlias = Annotated[str, Option("--api-key", metavar="KEY", help="Sent to the server.")]
+Name: TypeAlias = Annotated[
+    str,
+    Option(
+        "--served-model",
+        metavar="NAME",
+        help="The server's model.",
+        show_default="the first listed",
+    ),
+]
+
 
 @command
 def bench_spec(
@@ -90,15 +106,32 @@ def bench_spec(
     keep_drafters: Keep = False,
     synthetic_acceptance: Synthetic = None,
     plot: Plot = None,
+    url: Url = None,
+    api_key: Key = "",
+    served_model: Name = "",
     as_json: Json = False,
 ) -> None:
     """Measure speculative decoding against plain decoding, each figure beside a check that the
     tokens are the same; exit with 1 when a check fails."""
     from ..bench.spec import DEFAULTS, Options, SpecBench, default_chains
-    from ..bench.spec_prompts import choose_prompts
     from ..bench.spec_rows import make_report
-    from ..graph.errors import RequestError
 
+    chosen = _prompts(prompts)
+    if url is not None:
+        own: dict[str, tuple[object, object]] = {
+            "--spec": (spec, None),
+            "--rollback": (rollback, "auto"),
+            "-c": (ctx, None),
+            "--keep-drafters": (keep_drafters, False),
+            "--synthetic-acceptance": (synthetic_acceptance, None),
+            "--plot": (plot, None),
+        }
+        bench_spec_url.refuse_local((loading, drafts, session), own)
+        server = bench_spec_url.Server(url, api_key, served_model)
+        bench_spec_url.measure(server, chosen, n, repetitions, as_json)
+        return
+    if api_key or served_model:
+        raise misuse("there is no server; add --url", "--api-key" if api_key else "--served-model")
     asked = Drafting(drafts, session, loading)
     n_rs_seq = session.values.get("n_rs_seq")
     chains = _chains(spec)
@@ -109,10 +142,6 @@ def bench_spec(
             asked.having(chain, rollback=name).check()
     every = tuple(dict.fromkeys(kind for chain in chains or DEFAULTS for kind in chain))
     offload = asked.having(every).offload(ctx)
-    try:
-        chosen = choose_prompts(_names(prompts or ""))
-    except RequestError as error:
-        raise misuse(str(error), "--prompts") from None
     if plot and (plot.is_dir() or not plot.parent.is_dir()):
         raise misuse(f"{plot} cannot be written; check the path", "--plot")
     loaded = load_asked(loading, offload)
@@ -125,6 +154,14 @@ def bench_spec(
         failed = sum(not row["passed"] for row in report["rows"])
         complain(f"{failed} of {len(report['rows'])} checks failed", "riverrun bench spec")
         raise typer.Exit(1)
+
+
+def _prompts(names: str | None) -> dict[str, str]:
+    """The prompts of --prompts."""
+    from ..bench.spec_prompts import choose_prompts
+
+    with usage_errors("--prompts"):
+        return choose_prompts(_names(names or ""))
 
 
 def _names(text: str) -> tuple[str, ...]:

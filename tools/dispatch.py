@@ -94,6 +94,12 @@ COMMANDS = {
         "passes of as many rows give in the same run, and the time that a step spends outside its "
         "passes.",
     ),
+    "bench serve": Entry(
+        "bench_serve",
+        "bench_serve",
+        "Measure an OpenAI-compatible server under load: times to the first token, gaps between "
+        "tokens, tokens per second; exit with 1 when a request fails.",
+    ),
     "embed": Entry(
         "embed",
         "embed",

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from ..logs import log_once
 
-_NEUTRAL = (None, False, "", [], {})
+_NEUTRAL: tuple[Any, ...] = (None, False, "", [], {})
 
 
 class Body(BaseModel):

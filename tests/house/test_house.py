@@ -20,7 +20,7 @@ from riverrun.graph.case import op_cases
 from riverrun.tools.gen_stub import STUB, generate
 
 IR = ("graph.dtype", "graph.codec", "graph.errors", "graph.unread_types")
-EVERYTHING = ("graph", "ops", "backends", "models", "engine", "speculative", "bench")
+EVERYTHING = ("graph", "ops", "backends", "models", "engine", "speculative", "server", "bench")
 
 
 class May(NamedTuple):
@@ -51,16 +51,21 @@ IMPORTS = {
     "engine": May(("graph", "backends", "models"), ("numpy", "jinja2", "typing_extensions")),
     "engine/constraints": May(("graph", "models"), ("numpy", "llguidance")),
     "speculative": May(("graph", "engine", "models"), ("numpy",)),
+    "server": May(
+        ("graph", "backends", "models", "engine", "speculative"),
+        ("numpy", "starlette", "uvicorn", "pydantic", "pydantic_core", "prometheus_client"),
+    ),
     "bench": May(
         ("graph", "engine", "speculative", "models", "backends"), ("numpy", "rich", "ik_llama_cpp")
     ),
+    "bench/serve_client.py": May(("graph", "bench"), ("httpx",)),
     "api/riverrun": May(EVERYTHING, ("numpy",)),
     "api/riverrun/__main__.py": May(("tools",), ()),
     "tools": May((*EVERYTHING, "api", "_cpu"), ("numpy", "typer", "rich")),
 }
 PACKAGES = ("api", *EVERYTHING, "tools")
-DOCUMENTED = ("graph", "ops", "backends", "models", "engine", "speculative", "api")
-SIZED = {".py", ".c", ".cpp", ".cu", ".cuh", ".h", ".hpp"}
+DOCUMENTED = ("graph", "ops", "backends", "models", "engine", "speculative", "server", "api")
+SIZED = {".py", ".c", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".js", ".css", ".html"}
 WORDY = SIZED | {".md", ".toml", ".sh", ".txt", ".pyi", ".yml", ".yaml", ".json", ""}
 SKIPPED = {".git", ".venv", "build", "dist", "__pycache__"}
 MOST_LINES = 500
