@@ -16,12 +16,13 @@ from .sequences import Sequences
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A sequence in a round. token: its newest token, which is chosen and not evaluated; left:
-    tokens wanted at most, None for any."""
+    tokens wanted at most, most: drafts wanted at most, None for any."""
 
     seq: int
     token: int
     chooser: Chooser
     left: int | None = None
+    most: int | None = None
 
 
 class Proposal(Protocol):

@@ -15,6 +15,7 @@ from .drafting import Drafting, Opener
 from .guard import Call, Guard
 from .occupancy import Occupancy, occupancy
 from .options import make_options
+from .parked import Parked
 from .pausing import Pausing
 from .prompting import Prompting
 from .request import Request, Stage
@@ -78,10 +79,18 @@ class Engine:
         self._queue: deque[Request] = deque()
         self._numbers = count()
         self._ahead = Ahead(self.sequences)
-        self._pausing = Pausing(self.sequences, self._roster, self._queue, self._ahead)
+        self._parked = Parked(self.sequences)
+        self._pausing = Pausing(
+            self.sequences, self._roster, self._parked, self._queue, self._ahead
+        )
         self._rounds = Rounds(self.sequences, self._pausing.fits_drafts)
         self._prompting = Prompting(
-            self.sequences, self._roster, self._ahead, self._rounds, continues=not self._own
+            self.sequences,
+            self._roster,
+            self._parked,
+            self._ahead,
+            self._rounds,
+            continues=not self._own,
         )
         try:
             self._prompting.open(self._spec)
@@ -114,11 +123,13 @@ class Engine:
         constraint: Constraint | None = None,
         logprobs: int | None = None,
         shown_token_ids: Sequence[int] = (),
+        draft_max: int | None = None,
         **sampling: Any,
     ) -> Request:
         """Add a request; it runs once a sequence is free. The arguments are those of
         `Model.generate`; speculative: True for the engine's own drafters, None for none;
-        shown_token_ids: control tokens whose text is part of what is generated.
+        shown_token_ids: control tokens whose text is part of what is generated; draft_max: most
+        drafts of a round, None for as many as its drafters give.
 
         Raises RequestError for what is out of range, prompts that do not fit, and a session of the
         caller's that has pending tokens."""
@@ -131,6 +142,7 @@ class Engine:
             cache_prompt,
             logprobs,
             shown_token_ids,
+            draft_max,
         )
         before = [] if self._own or cache_prompt else self._before()
         ids = prompt_ids(self.model, prompt, before, self.sequences.n_ctx)
@@ -173,7 +185,7 @@ class Engine:
         old will do."""
         active = {request.seq for request in list(self._roster.active)}
         idle = [seq for seq in range(self.sequences.n_seqs) if seq not in active]
-        return occupancy(self.sequences, idle, len(self._queue))
+        return occupancy(self.sequences, self._parked, idle, len(self._queue))
 
     def give_up(self, error: BaseException) -> list[Event]:
         """End all requests with this error; their ends."""
@@ -269,6 +281,7 @@ class Engine:
         if not self._in_step:
             return
         self._ahead.forget()
+        self._parked.sweep()
         for request in list(self._roster.active):
             if request.result is not None:
                 self._roster.end(request)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from .parked import Parked
 from .sequences import Sequences
 
 
@@ -23,10 +24,10 @@ class Occupancy(NamedTuple):
     tokens_cached: int
 
 
-def occupancy(sequences: Sequences, idle: Sequence[int], queued: int) -> Occupancy:
-    """Of these sequences. idle: those that no request has."""
+def occupancy(sequences: Sequences, parked: Parked, idle: Sequence[int], queued: int) -> Occupancy:
+    """Of these sequences and parked texts. idle: those that no request has."""
     storage, n = sequences.storage, sequences.n_seqs
-    pages, free = storage.memory.page_counts(idle)
+    pages, free = storage.memory.page_counts([*idle, *parked.places])
     return Occupancy(
         sequences=n,
         active=n - len(idle),
@@ -34,5 +35,5 @@ def occupancy(sequences: Sequences, idle: Sequence[int], queued: int) -> Occupan
         pages=pages,
         pages_free=free,
         state_bytes=storage.prompt_states.nbytes,
-        tokens_cached=sum(storage.memory.length(seq) for seq in idle),
+        tokens_cached=parked.n_tokens + sum(storage.memory.length(seq) for seq in idle),
     )

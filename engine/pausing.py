@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
-from .admission import choose_sequence
+from ..models.memories import PAGE
 from .ahead import Ahead
 from .memory import Reservation
+from .parked import Parked, Source
 from .request import Request, Stage
 from .roster import Roster
 from .sequences import Sequences
@@ -22,9 +23,15 @@ class Pausing:
     """Room for the passes of an engine's requests."""
 
     def __init__(
-        self, sequences: Sequences, roster: Roster, queue: deque[Request], ahead: Ahead
+        self,
+        sequences: Sequences,
+        roster: Roster,
+        parked: Parked,
+        queue: deque[Request],
+        ahead: Ahead,
     ) -> None:
         self.sequences, self._roster, self._queue, self._ahead = sequences, roster, queue, ahead
+        self._parked = parked
         self._wants: dict[Request, int] = {}  # tokens of the pass that was made room for last
         self._paused: list[Request] = []
         # Who found no pages, and how many had left sequences then.
@@ -63,25 +70,36 @@ class Pausing:
         roster, memory = self._roster, self.sequences.memory
         if not roster.free or self._waits == (request, roster.n_left):
             return None
-        text, cached = request.prompt, request.options.cache_prompt
-        seq = choose_sequence(self.sequences, roster.free, text, cached)
         n_ctx = self.sequences.n_ctx
+        seq, source = self._choose(request)
         lengths = {
             r.seq: min(roster.prompts[r].end + 1, n_ctx)
             for r in roster.active
             if r.stage is Stage.PROMPT
         }
-        lengths[seq] = min(len(text) + len(request.tokens) + 1, n_ctx)
+        lengths[seq] = min(len(request.prompt) + len(request.tokens) + 1, n_ctx)
         # One that was paused would be again if the others' next pages were its own.
         more = len(roster.active) if request.timings.paused_n else 0
+        more -= source.kept // PAGE if source.at != seq else 0
         while memory.growing(lengths, more):
-            if self._drop(but=seq):
+            if self._drop(seq, source.at):
                 continue
             if roster.active:
                 self._waits = request, roster.n_left
                 return None
             break
         return seq
+
+    def _choose(self, request: Request) -> tuple[int, Source]:
+        """A free sequence, and what the prompt goes on from, there or elsewhere: the sequence that
+        has most of it or, where others have more, the one unused for longest."""
+        free, parked = self._roster.free, self._parked
+        if not request.options.cache_prompt:
+            return free[0], Source()
+        here = [parked.in_place(seq, request.prompt) for seq in free]
+        best = max(here, key=lambda source: source.kept)
+        other = parked.elsewhere(best.at, request.prompt)
+        return (best.at, best) if best.kept >= other.kept else (free[0], other)
 
     def paused(self) -> list[Request]:
         """Those paused since the last call."""
@@ -97,11 +115,13 @@ class Pausing:
         ]
         return sequences.memory.lacking(batch)
 
-    def _drop(self, but: int = -1) -> bool:
-        """Forget a text that nobody is at work on, the one unused for longest; whether there was
-        one."""
+    def _drop(self, *but: int) -> bool:
+        """Forget a text that nobody is at work on, the one unused for longest, and none of these;
+        whether there was one."""
+        if self._parked.drop(*but[1:]):
+            return True
         for seq in self._roster.free:
-            if seq != but and self.sequences.holds(seq):
+            if seq not in but and self.sequences.holds(seq):
                 self.sequences.clear(seq)
                 return True
         return False

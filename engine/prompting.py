@@ -6,6 +6,7 @@ from typing import Any
 
 from .ahead import Ahead
 from .drafting import Drafting, Opener
+from .parked import Parked
 from .prompts import Prompt
 from .request import Request, Stage
 from .roster import Roster
@@ -17,11 +18,17 @@ class Prompting:
     """The prompts of an engine's requests, of those too that go on after a pause."""
 
     def __init__(
-        self, sequences: Sequences, roster: Roster, ahead: Ahead, rounds: Rounds, continues: bool
+        self,
+        sequences: Sequences,
+        roster: Roster,
+        parked: Parked,
+        ahead: Ahead,
+        rounds: Rounds,
+        continues: bool,
     ) -> None:
         """continues: prompts follow what their sequence holds, unless it is to be reused."""
         self.sequences, self._roster, self._ahead, self._rounds = sequences, roster, ahead, rounds
-        self._continues = continues
+        self._parked, self._continues = parked, continues
         self._drafting: dict[Any, Drafting] = {}
 
     def begin(self, request: Request) -> None:
@@ -37,9 +44,11 @@ class Prompting:
         sequences, seq = self.sequences, request.seq
         kept, note = 0, ""
         if request.options.cache_prompt:
-            kept, note = sequences.go_back(request.prompt, seq)
+            own = self._continues  # what other sequences of the caller's hold is not for it
+            found = sequences.go_back if own else self._parked.open
+            kept, note = found(request.prompt, seq)
         elif not self._continues:
-            sequences.clear(seq)
+            self._parked.empty(seq)
         drafting = request.drafting = self.open(request.opener)
         hidden = drafting is not None and drafting.hidden
         rest, behind = request.prompt[kept:], request.tokens[:-1]

@@ -210,7 +210,9 @@ class Rounds:
 
 
 def _entry(request: Request) -> Entry:
-    return Entry(request.seq, request.token, request.chooser, request.left)
+    return Entry(
+        request.seq, request.token, request.chooser, request.left, request.options.draft_max
+    )
 
 
 def _draftings(turns: Sequence[Turn]) -> list[Drafting]:

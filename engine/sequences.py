@@ -129,6 +129,16 @@ class Sequences(Passes):
         self._forget_behind(seq)
         return found
 
+    def adopt(self, src: int, seq: int, tokens: Sequence[int]) -> Reuse:
+        """Let the empty sequence seq go on from as much as can be of these tokens, with which what
+        src holds begins: a sequence, or a text parked behind them, that stays as it is."""
+        seq = self._usable(seq)
+        self._changing.add(seq)
+        found = self.storage.adopt(src, seq, len(tokens))
+        self._tokens[seq] = list(tokens[: found.kept])
+        self._changing.discard(seq)
+        return found
+
     def copy(self, src: int, dst: int) -> None:
         """Let the empty sequence dst go on from what src holds; attention pages are shared until
         one of them writes. Raises RequestError when dst is not empty or tokens are pending."""

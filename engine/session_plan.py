@@ -207,7 +207,7 @@ def _plain_capacity(options: SessionOptions, n_ctx: int) -> Capacity:
         )
     every = pages * options.n_seqs
     return Capacity(
-        n_pages=every if total is None else min(every, -(-total // PAGE)),
+        n_pages=every if total is None else -(-total // PAGE),
         pages_per_seq=pages,
         rows=options.n_seqs,
         k_dtype=cache_type("cache_type_k", options.cache_type_k),

@@ -8,7 +8,8 @@ from ...backends import Pools
 from ...models.memories import PAGE, AttentionSpec, Capacity
 from .attention import PagedKV
 from .layout import Demand, Layout, MemoryBytes, lays_out
-from .pages import window_pages
+from .paged import pages_of
+from .pages import MOST_PARKED, window_pages
 
 
 class AttentionLayout(Layout):
@@ -19,10 +20,14 @@ class AttentionLayout(Layout):
 
     def size(self, c: Capacity) -> Capacity:
         """Pages of all sequences."""
-        pages, most = self._pages() * self.demand.n_seqs, self.demand.n_pages
-        if most is not None:
-            # Layers with a window never hold more pages of a sequence than the others do.
-            pages = min(pages, most)
+        d, texts = self.demand, self.demand.n_seqs
+        if d.n_pages is not None:
+            # Pages for more than all sequences hold texts that have left theirs.
+            texts = max(texts, d.n_pages // pages_of(d.n_ctx))
+        pages = self._pages() * texts
+        if d.n_pages is not None:
+            # Layers with a window never hold more pages of a text than the others do.
+            pages = min(pages, d.n_pages)
         if self.spec.window:
             return replace(c, window_pages=pages)
         return replace(c, n_pages=pages)
@@ -47,6 +52,7 @@ class AttentionLayout(Layout):
             self.spec.window,
             self._slack(),
             self.spec.suffix,
+            MOST_PARKED,
         )
 
     def _pages(self) -> int:

@@ -43,6 +43,7 @@ class Memory(ABC):
 
     reruns: bool = False  # whether committed tokens run again after a rejection
     forgets_last: bool = True  # whether the last token can go without others running again
+    shares: bool = False  # whether texts can be parked, and shared by sequences
 
     def __init__(self, n_seqs: int) -> None:
         self.n_seqs = n_seqs
@@ -230,6 +231,22 @@ class Memory(ABC):
         """Forget committed tokens from position start on; kept: copies of what `to_keep` named when
         there were `start` of them. The caller has asked `can_rewind`."""
         self._remove(seq, start)
+
+    def park(self, src: int, dst: int) -> None:  # noqa: B027
+        """Let a place behind the sequences hold what src holds, for `adopt`; states that tokens
+        overwrite are not held."""
+
+    def unpark(self, place: int) -> None:  # noqa: B027
+        """Empty such a place, whatever state an exception has left it in."""
+
+    def can_adopt(self, src: int, start: int, kept: KeptParts) -> bool:
+        """Whether `adopt` can, for all that src holds now."""
+        return False
+
+    def adopt(self, src: int, dst: int, start: int, kept: KeptParts) -> None:  # noqa: B027
+        """Let the empty sequence dst hold the first `start` tokens of src, a sequence or a place
+        behind them, which stays as it is; kept: as for `rewind`. The caller has asked
+        `can_adopt`."""
 
     @abstractmethod
     def save(self, seq: int) -> dict[str, np.ndarray]:

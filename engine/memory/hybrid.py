@@ -16,9 +16,10 @@ class HybridMemory(Memory):
     """Fans out to its parts. Parts are asked before any of them changes."""
 
     def __init__(self, parts: Sequence[Memory]) -> None:
-        super().__init__(parts[0].n_seqs)
+        super().__init__(min(part.n_seqs for part in parts))
         self.parts = list(parts)
         self.reruns = any(part.reruns for part in parts)
+        self.shares = all(part.shares for part in parts)
         self.forgets_last = all(part.forgets_last for part in parts)
 
     def copied(self) -> Copied:
@@ -165,6 +166,30 @@ class HybridMemory(Memory):
         for part in self.parts:
             part.rewind(seq, start, kept)
         super()._remove(seq, start)
+
+    def park(self, src: int, dst: int) -> None:
+        """In every part."""
+        for part in self.parts:
+            part.park(src, dst)
+
+    def unpark(self, place: int) -> None:
+        """In every part."""
+        for part in self.parts:
+            part.unpark(place)
+
+    def can_adopt(self, src: int, start: int, kept: KeptParts) -> bool:
+        """Whether every part can."""
+        return all(part.can_adopt(src, start, kept) for part in self.parts)
+
+    def adopt(self, src: int, dst: int, start: int, kept: KeptParts) -> None:
+        """Every part does."""
+        try:
+            for part in self.parts:
+                part.adopt(src, dst, start, kept)
+            self._length[dst] = start
+        except BaseException:
+            self.reset(dst)
+            raise
 
     def save(self, seq: int) -> dict[str, np.ndarray]:
         """The arrays of all parts."""

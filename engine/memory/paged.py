@@ -49,7 +49,10 @@ class PagedRows(Memory):
         window: int = 0,
         slack: int = 0,
         suffix: str = "",
+        parked: int = 0,
     ) -> None:
+        """parked: places for texts behind those of the sequences, see `Memory.park`."""
+        n_seqs += parked
         super().__init__(n_seqs)
         self.suffix = suffix  # of the names of its inputs
         self.n_ctx, self.window, self.slack = n_ctx, window, slack
@@ -183,6 +186,18 @@ class PagedRows(Memory):
             else:
                 self.pages.give_back(shared)
         super()._apply(batch, prepared)
+
+    shares = True
+
+    def park(self, src: int, dst: int) -> None:
+        """Its pages get an owner more."""
+        self.reset(dst)
+        self._copy(src, dst)
+        self._length[dst] = self._length[src]
+
+    def unpark(self, place: int) -> None:
+        """Give the pages back."""
+        self.reset(place)
 
     def row(self, seq: int, position: int) -> int:
         """The pool row of a position that is held."""

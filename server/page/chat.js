@@ -17,6 +17,15 @@ class Message {
     this.thinkers = []; // the owners of the reasoning
     this.note = "";
     this.fault = "";
+    this.cut = false; // at the length limit
+    this.element = null;
+    this.update = null; // shows what it has come to
+    this.timer = 0; // of the next update
+  }
+
+  // A failed answer may have nothing to send.
+  get isEmpty() {
+    return !this.content && !this.reasoning;
   }
 
   asSent() {
@@ -61,6 +70,7 @@ export class Chat {
     this.messages.push(message);
     message.element = this.draw(message);
     this.place.append(message.element);
+    toEnd();
     return message;
   }
 
@@ -83,7 +93,7 @@ export class Chat {
   }
 
   body() {
-    const said = this.messages.map((message) => message.asSent());
+    const said = this.messages.filter((each) => !each.isEmpty).map((each) => each.asSent());
     const system = this.settings.system;
     const messages = system ? [{ role: "system", content: system }, ...said] : said;
     const model = this.modelName();
@@ -155,7 +165,7 @@ export class Chat {
     const follow = atEnd();
     message.update();
     this.showLegend();
-    if (follow) byId("scroll").scrollTop = byId("scroll").scrollHeight;
+    if (follow) toEnd();
   }
 
   draw(message) {
@@ -190,6 +200,11 @@ function join(...parts) {
 function atEnd() {
   const scroll = byId("scroll");
   return scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < 80;
+}
+
+function toEnd() {
+  const scroll = byId("scroll");
+  scroll.scrollTop = scroll.scrollHeight;
 }
 
 function drawUser(chat, message) {

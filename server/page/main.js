@@ -26,12 +26,18 @@ async function loadModels() {
   }
 }
 
+let known = ""; // the model whose drafters are on offer
+
 async function loadDrafters() {
   const name = modelName();
+  if (name === known) return;
+  known = "";
+  settings.offer([], 0);
   // Asking for a model that is not loaded would load it.
   const { meta } = await getJson(`v1/models/${encodeURIComponent(name)}`, settings.key);
   if (!meta.loaded) return;
   const props = await getJson(`props?model=${encodeURIComponent(name)}`, settings.key);
+  known = name;
   settings.offer(props.speculative?.kinds ?? [], props.speculative?.draft_max ?? 0);
 }
 
@@ -42,6 +48,15 @@ async function send() {
   field.value = "";
   fit(field);
   await chat.send(text);
+  lookForDrafters(); // a model that was not loaded is now
+}
+
+async function lookForDrafters() {
+  try {
+    await loadDrafters();
+  } catch (error) {
+    byId("fault").textContent = error.message;
+  }
 }
 
 function fit(field) {
@@ -81,7 +96,7 @@ byId("show-settings").addEventListener("click", () => byId("settings").showModal
 byId("reset").addEventListener("click", () => settings.reset());
 byId("model").addEventListener("change", () => {
   settings.set("model", modelName());
-  loadDrafters().catch((error) => { byId("fault").textContent = error.message; });
+  lookForDrafters();
 });
 settings.onchange = (name) => {
   if (name === "api-key") loadModels();

@@ -23,6 +23,7 @@ function stored() {
 
 export class Settings {
   constructor() {
+    this.kinds = []; // the drafters that the server is known to have
     this.values = { theme: "auto", spec: "on", "show-drafts": true, ...stored() };
     for (const id of FIELDS) {
       const field = byId(id);
@@ -66,9 +67,10 @@ export class Settings {
 
   // The drafters to choose from besides all and none.
   offer(kinds, longest) {
+    this.kinds = kinds;
     const field = byId("spec");
     const wanted = this.values.spec;
-    const all = kinds.length ? `On (${kinds.join(", ")})` : "On (the server has no drafters)";
+    const all = kinds.length ? `On (${kinds.join(", ")})` : "On, where there are drafters";
     const named = kinds.length > 1 ? kinds.map((kind) => [kind, `Only ${kind}`]) : [];
     const options = [["on", all], ...named, ["off", "Off"]];
     field.replaceChildren(...options.map(([value, label]) => make("option", { value }, label)));
@@ -84,9 +86,10 @@ export class Settings {
       if (Number.isFinite(value)) body[name] = value;
     }
     const spec = byId("spec").value;
+    // Servers without drafters refuse to be asked for any.
+    if (spec === "off" || !this.kinds.length) delete body["speculative.n_max"];
     if (spec === "off") {
       body.speculative = false;
-      delete body["speculative.n_max"];
     } else if (spec !== "on") {
       body.speculative = spec;
     }

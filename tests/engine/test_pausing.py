@@ -210,7 +210,7 @@ def test_a_plan_has_the_pages_that_were_asked_for() -> None:
     assert plan.capacity.window_pages <= 32 and "8192 in all" in plan.summary
     whole = tiny("gemma3").plan_session(4096, 8)
     assert plan.bytes.attention < whole.bytes.attention
-    assert tiny("llama").plan_session(512, 2, n_ctx_total=1 << 30).capacity.n_pages == 4
+    assert tiny("llama").plan_session(512, 2, n_ctx_total=2049).capacity.n_pages == 9
 
 
 def test_an_engine_tells_how_full_it_is() -> None:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-
-pytest.importorskip("selenium", reason="driving a browser needs selenium")
-from riverrun.server.endpoints.page import POLICY, files
+from page_rig import LIMIT, MODELS, Page, World, chunk, ending, told
 from scripted_server import Body, Said, Scripted, as_events, as_json, scripted
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.remote.webelement import WebElement
 from server_rig import serving
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
@@ -26,113 +22,6 @@ pytestmark = [
     pytest.mark.full,
     pytest.mark.skipif(not (BROWSER and DRIVER), reason="chromium or chromedriver is missing"),
 ]
-LIMIT = 20.0
-MODELS = ("one", "two")
-KINDS = ["ngram-mod", "mtp"]
-TIMINGS = {"predicted_per_second": 50.0, "draft_n": 4, "draft_n_accepted": 3}
-
-
-def chunk(pieces: list[tuple[str, str | None]], **delta: str) -> Body:
-    """A chunk with these pieces; their text is the content unless told otherwise."""
-    said = delta or {"content": "".join(text for text, _ in pieces)}
-    choice = {"index": 0, "delta": said, "finish_reason": None, "drafted": pieces, "tokens": [1]}
-    return {"choices": [choice]}
-
-
-def ending(reason: str = "stop") -> list[Body]:
-    last = {"index": 0, "delta": {}, "finish_reason": reason}
-    usage = {"prompt_tokens": 9, "completion_tokens": 7}
-    return [{"choices": [last], "timings": TIMINGS}, {"choices": [], "usage": usage}]
-
-
-class World:
-    """A server of the page. answer: gives what is said to the body of a chat."""
-
-    def __init__(self) -> None:
-        self.answer: Callable[[Body], Said] = lambda body: told([("fine", None)])
-        self.loaded = {"one"}
-        self.busy = False
-
-    def __call__(self, path: str, body: Body) -> Said:
-        path, _, query = path.partition("?")
-        if path in ("/", *(f"/page/{name}" for name in files())):
-            content, kind, _ = files()[path.removeprefix("/page/").strip("/") or "index.html"]
-            return Said([content], kind=kind, headers={"Content-Security-Policy": POLICY})
-        if path == "/v1/chat/completions":
-            return self.answer(body)
-        if path == "/v1/models":
-            return as_json({"data": [{"id": name} for name in MODELS]})
-        if path.startswith("/v1/models/"):
-            return as_json({"meta": {"loaded": path.rsplit("/", 1)[1] in self.loaded}})
-        if path == "/props":
-            spec = {"kinds": KINDS, "draft_max": 16}
-            return as_json({"model_alias": query[6:], "n_ctx": 512, "speculative": spec})
-        if path == "/slots":
-            return as_json([self.slot()])
-        if path == "/metrics":
-            text = b"riverrun_cached_tokens_total 1.0\nriverrun_prompt_tokens_total 3.0\n"
-            return Said([text], kind="text/plain")
-        return as_json({"error": {"message": "nothing here"}}, 404)
-
-    def slot(self) -> Body:
-        busy = {"stage": "generating", "n_prompt_tokens": 9, "n_prompt_tokens_cache": 4}
-        more = {**busy, "n_decoded": 5} if self.busy else {}
-        return {"id": 0, "model": "one", "n_ctx": 512, "is_processing": self.busy, **more}
-
-
-def told(*chunks: list[tuple[str, str | None]], reason: str = "stop") -> Said:
-    return as_events([*map(chunk, chunks), *ending(reason)])
-
-
-class Page:
-    """The page as a person has it."""
-
-    def __init__(self, driver: Any, world: World, server: Scripted) -> None:
-        self.driver, self.world, self.server = driver, world, server
-
-    def one(self, selector: str) -> WebElement:
-        return self.driver.find_element(By.CSS_SELECTOR, selector)
-
-    def all(self, selector: str) -> list[WebElement]:
-        return self.driver.find_elements(By.CSS_SELECTOR, selector)
-
-    def texts(self, selector: str) -> list[str]:
-        # In one call, since elements may be replaced between two.
-        return self.driver.execute_script(
-            "return [...document.querySelectorAll(arguments[0])]"
-            ".map((each) => each.innerText.replace(/[\\t ]+/g, ' ').trim())",
-            selector,
-        )
-
-    def say(self, text: str) -> None:
-        self.one("#prompt").send_keys(text, Keys.ENTER)
-
-    def until(self, found: Callable[[], Any]) -> Any:
-        """What `found` gives as soon as it is true."""
-        end = time.monotonic() + LIMIT
-        while not (value := found()):
-            assert time.monotonic() < end, self.one("body").text
-            time.sleep(0.02)
-        return value
-
-    def answered(self, count: int = 1) -> None:
-        """So many answers are there, and none is coming."""
-        self.until(
-            lambda: len(self.all(".assistant")) == count and not self.all(".assistant.growing")
-        )
-
-    def press(self, label: str, within: str = "body") -> None:
-        buttons = self.one(within).find_elements(By.TAG_NAME, "button")
-        next(each for each in buttons if each.text == label).click()
-
-    def chats(self) -> list[Body]:
-        return [body for path, body, _ in self.server.asked if path == "/v1/chat/completions"]
-
-    def stored(self) -> Body:
-        return json.loads(self.driver.execute_script("return localStorage['riverrun.settings']"))
-
-    def faults(self) -> list[str]:
-        return [line["message"] for line in self.driver.get_log("browser")]
 
 
 @pytest.fixture(scope="module")
@@ -191,13 +80,23 @@ def test_send_and_stream(page: Page) -> None:
     assert body["messages"] == [{"role": "user", "content": "two\nlines"}]
     assert (body["model"], body["stream"], body["return_drafted"]) == ("one", True, True)
     assert page.driver.switch_to.active_element.get_attribute("id") == "prompt"
-    granted = {"origin": page.server.url, "permissions": ["clipboardReadWrite"]}
-    page.driver.execute_cdp_cmd("Browser.grantPermissions", granted)
-    for within, wanted in ((".program", "if 1: pass"), (".assistant > .bar", "**bold**")):
+
+
+def test_copy(page: Page) -> None:
+    page.world.answer = lambda body: told([("**bold**\n```py\nif 1: pass\n```", None)])
+    page.say("go")
+    page.answered()
+    kept = "navigator.clipboard.writeText = async (text) => { window.kept = text; }"
+    page.driver.execute_script(kept)
+    for within, wanted in ((".program", "if 1: pass"), (".assistant > .bar", "**bold**\n```py")):
         page.press("Copy", within)
         page.until(lambda where=within: "Copied" in page.one(where).text)
-        read = "navigator.clipboard.readText().then(arguments[0])"
-        assert page.driver.execute_async_script(read).startswith(wanted)
+        assert page.driver.execute_script("return window.kept").startswith(wanted)
+    refused = "navigator.clipboard.writeText = async () => { throw new Error(); }"
+    page.driver.execute_script(refused)
+    page.until(lambda: page.one(".program button").text == "Copy")
+    page.press("Copy", ".program")
+    page.until(lambda: page.texts(".program button") == ["Not allowed"])
 
 
 def test_nothing_is_not_sent(page: Page) -> None:
@@ -322,9 +221,9 @@ def test_settings(page: Page) -> None:
     page.say("go")
     page.answered()
     wanted = {"temperature": 0.5, "top_p": 0.9, "seed": 7, "max_tokens": 12, "model": "two"}
-    wanted |= {"speculative.n_max": 3}
     body = page.chats()[-1]
-    assert {name: body.get(name) for name in wanted} == wanted and "speculative" not in body
+    assert {name: body.get(name) for name in wanted} == wanted
+    assert not [name for name in body if name.startswith("speculative")]
     assert body["messages"][0] == {"role": "system", "content": "Be brief."}
     headers = next(h for path, _, h in reversed(page.server.asked) if "chat" in path)
     assert headers["Authorization"] == "Bearer k1"
@@ -334,7 +233,8 @@ def test_settings(page: Page) -> None:
     page.until(lambda: page.one("#spec").get_property("value") == "mtp")
     page.say("go")
     page.answered(2)
-    assert page.chats()[-1]["speculative"] == "mtp"
+    body = page.chats()[-1]
+    assert (body["speculative"], body["speculative.n_max"]) == ("mtp", 3)
     page.press("Settings")
     page.all("#spec option")[3].click()
     page.press("Close", "#settings")
@@ -345,6 +245,21 @@ def test_settings(page: Page) -> None:
     page.press("Settings")
     page.press("Reset", "#settings")
     assert page.stored()["temperature"] == "" and page.stored()["api-key"] == "k1"
+
+
+def test_a_model_that_is_loaded_when_it_is_asked(page: Page) -> None:
+    page.all("#model option")[1].click()
+    page.until(lambda: page.texts("#spec option") == ["On, where there are drafters", "Off"])
+
+    def answer(body: Body) -> Said:
+        page.world.loaded.add(body["model"])
+        return told([("fine", None)])
+
+    page.world.answer = answer
+    page.say("go")
+    page.answered()
+    page.until(lambda: len(page.all("#spec option")) == 4)
+    assert "/props?model=two" in [path for path, _, _ in page.server.asked]
 
 
 def test_faults_are_told(page: Page) -> None:
@@ -363,7 +278,39 @@ def test_faults_are_told(page: Page) -> None:
     page.press("Regenerate")
     page.until(lambda: "<i>no key</i> (Settings" in page.one(".assistant .fault").text)
     page.answered()
+    page.world.answer = lambda body: told([("fine", None)])
+    page.say("more")
+    page.answered(2)
+    assert [m["content"] for m in page.chats()[-1]["messages"]] == ["go", "more"]
     assert all("401" in fault for fault in page.faults())
+
+
+def test_the_end_stays_in_sight_unless_one_looks_elsewhere(page: Page) -> None:
+    more = threading.Event()
+    lines = [chunk([(f"line {i}\n\n", None)]) for i in range(60)]
+
+    def parts() -> Iterator[bytes]:
+        yield from as_events(lines, done=False).parts
+        assert more.wait(LIMIT)
+        yield from as_events([*lines, *ending()]).parts
+
+    def left() -> float:
+        script = "const s = document.getElementById('scroll');"
+        script += "return s.scrollHeight - s.scrollTop - s.clientHeight"
+        return page.driver.execute_script(script)
+
+    page.world.answer = lambda body: Said(parts(), kind="text/event-stream")
+    page.say("go")
+    page.until(lambda: len(page.all(".assistant .text p")) == 60)
+    page.until(lambda: left() < 2)
+    page.driver.execute_script("document.getElementById('scroll').scrollTop = 0")
+    more.set()
+    page.answered()
+    assert len(page.all(".assistant .text p")) == 120 and left() > 1000
+    page.world.answer = lambda body: told([("fine", None)])
+    page.say("more")
+    page.answered(2)
+    assert left() < 2
 
 
 def test_what_the_server_does(page: Page) -> None:

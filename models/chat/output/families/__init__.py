@@ -1,0 +1,1 @@
+"""Families of output formats, one file each, found by scanning this folder."""
