@@ -12,8 +12,8 @@ from riverrun.models.chat.output import format_for, formats
 PIECES = (
     "<tool_call>", "</tool_call>", "<tool_", "call>", "<function=", "f>", "</function>", "<think>",
     "</think>", "<parameter=", "a>", "</parameter>", "<arg_key>", "</arg_key>", "<arg_value>",
-    "</arg_value>", "\n", " ", "{", "}", '"', '{"name": "f", "arguments": {', '"a": ', "[", "1", ",",
-    "\\", "x", "ü🎈", "<|python_tag|>", "<|channel|>", "<|message|>", "<|call|>", "(", ")", "'",
+    "</arg_value>", "\n", " ", "{", "}", '"', '{"name": "f", "arguments": {', '"a": ', "[", "1",
+    ",", "\\", "x", "ü🎈", "<|python_tag|>", "<|channel|>", "<|message|>", "<|call|>", "(", ")",
 )  # fmt: skip
 HALVES = (
     "<tool_call",
