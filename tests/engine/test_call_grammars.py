@@ -12,7 +12,6 @@ from riverrun.graph.errors import RequestError
 
 pytest.importorskip("llguidance")
 FAMILIES = ("hermes", "qwen3-coder", "glm")
-# A beginning of a call per family, and what may follow it there but with a wrong name.
 OPENED = "<|im_start|>assistant\n<think>\n"
 
 
@@ -230,9 +229,6 @@ def test_plain_knows_no_calls() -> None:
     with pytest.raises(RequestError, match="tool_choice"):
         grammar("plain", "required")
     assert grammar("plain", "auto") is None
-
-
-MARKERS = {"<think>": 259, "</think>": 260, "<tool>": 261}
 
 
 @pytest.mark.parametrize("name", FAMILIES)
