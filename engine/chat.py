@@ -147,15 +147,18 @@ def chat_tokens(
 
 
 def end_of_turn(template: ChatTemplate, tokenizer: Tokenizer) -> list[int]:
-    """The special token that a template puts behind an answer, if it is one."""
+    """The special token that a template puts behind an answer, if it is one, and not one that ends
+    parts of answers as well."""
     try:
         text = template.render(_EXAMPLE)
     except TemplateError:
         return []
     _, found, behind = text.rpartition(_ANSWER)
     ids = tokenizer.encode(behind.lstrip(), add_special=False, parse_special=True)
+    if not found or not ids or ids[0] in tokenizer.inner_ids:
+        return []
     special = (TokenType.CONTROL, TokenType.USER_DEFINED)
-    return ids[:1] if found and ids and tokenizer.token_type(ids[0]) in special else []
+    return ids[:1] if tokenizer.token_type(ids[0]) in special else []
 
 
 def _further(given: Any) -> dict[str, Any]:

@@ -33,11 +33,10 @@ class Safety:
     def _names(options: ServerOptions) -> set[str] | None:
         """Hosts that requests may name; None for any. On a loopback address only what belongs to
         it: a page elsewhere may have its name resolve to this machine."""
-        if "*" in options.allowed_hosts:
+        named = {name.lower() for name in options.allowed_hosts}
+        if "*" in named or (not named and not is_loopback(options.host)):
             return None
-        if is_loopback(options.host):
-            return {*_LOCAL, options.host.lower(), *(h.lower() for h in options.allowed_hosts)}
-        return {h.lower() for h in options.allowed_hosts} | {options.host.lower()} or None
+        return {*_LOCAL, options.host.lower(), *named}
 
     def _check_host(self, request: Request) -> None:
         host = _host_of(request.headers.get("host", ""))

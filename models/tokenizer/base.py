@@ -33,7 +33,8 @@ class Tokenizer(ABC):
     "" for none.
     add_space_prefix: whether a text's first piece carries a space that is not in the text.
     clean_spaces: whether `decode(..., clean=True)` has an effect.
-    eog_ids: the tokens that end a generation.
+    eog_ids: the tokens that end a generation. inner_ids: those that other vocabularies have for an
+    end, and that end a part of an answer in this one (the reasoning, ...).
     suppress_ids: the tokens that must never be sampled."""
 
     def __init__(
@@ -59,7 +60,7 @@ class Tokenizer(ABC):
         self.normalizer = ""
         self.add_space_prefix = specials.add_space_prefix
         self.clean_spaces = specials.clean_spaces
-        self.eog_ids = specials.eog_ids
+        self.eog_ids, self.inner_ids = specials.eog_ids, specials.inner_ids
         self.suppress_ids = specials.suppress_ids
         self._vocab = vocab
         self._types = vocab.types

@@ -77,7 +77,8 @@ class Defaults:
 @dataclass(frozen=True)
 class Specials:
     """Special ids by GGUF role name ("bos", "eos", "eot", "padding", ...), absent where unknown,
-    and the switches that go with them."""
+    and the switches that go with them. inner_ids: control tokens that end a part of an answer
+    after which it goes on."""
 
     ids: dict[str, int]
     eog_ids: frozenset[int]
@@ -87,6 +88,7 @@ class Specials:
     add_sep: bool
     add_space_prefix: bool
     clean_spaces: bool
+    inner_ids: frozenset[int] = frozenset()
 
 
 NO_SPECIALS = Specials({}, frozenset(), frozenset(), False, False, False, False, False)
@@ -103,9 +105,10 @@ def read_specials(metadata: Metadata, vocab: Vocab, defaults: Defaults) -> Speci
     control = {
         text: token for text, token in vocab.ids.items() if vocab.types[token] == TokenType.CONTROL
     }
+    inner = set[int]()
     for text, groups in _NOT_ENDING.items():
-        if any(all(other in vocab.ids for other in group) for group in groups):
-            control.pop(text, None)
+        if text in control and any(all(t in vocab.ids for t in group) for group in groups):
+            inner.add(control.pop(text))
     ids = {
         role: next(control[text] for text in texts if text in control)
         for role, texts in _NAMES.items()
@@ -124,6 +127,7 @@ def read_specials(metadata: Metadata, vocab: Vocab, defaults: Defaults) -> Speci
         ),
         add_space_prefix=_switch(metadata, vocab, "add_space_prefix", defaults.add_space_prefix),
         clean_spaces=defaults.clean_spaces,
+        inner_ids=frozenset(inner - ends),
     )
 
 

@@ -20,10 +20,13 @@ CODE = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
 BEGIN = "<s>"
 
 
-def spm(add_bos: bool) -> Tokenizer:
-    """A vocabulary with a begin and an end token, and one that the model does not end at."""
-    pieces = ["<unk>", BEGIN, "</s>", "<|turn|>", *(chr(c) for c in range(32, 127)), "▁", "▁x"]
-    types = [2, 3, 3, 3] + [1] * (len(pieces) - 4)
+def spm(add_bos: bool, further: tuple[str, ...] = ()) -> Tokenizer:
+    """A vocabulary with a begin and an end token, one that the model does not end at, and further
+    control tokens."""
+    pieces = ["<unk>", BEGIN, "</s>", "<|turn|>", *further]
+    types = [2, 3, 3, 3] + [3] * len(further)
+    pieces += [*(chr(c) for c in range(32, 127)), "▁", "▁x"]
+    types += [1] * (len(pieces) - len(types))
     return load_tokenizer(
         {
             "tokenizer.ggml.model": "llama",
@@ -71,6 +74,24 @@ def test_one_begin_token(add_bos: bool, written: bool) -> None:
 )
 def test_the_token_behind_an_answer_ends_it(template: str, want: list[int]) -> None:
     assert end_of_turn(ChatTemplate(template, "here"), spm(True)) == want
+
+
+@pytest.mark.parametrize(
+    ("further", "ends"),
+    [
+        (("<|end|>", "<|return|>", "<|call|>"), False),
+        (("<|end|>", "<|flush|>", "<|calls|>"), False),
+        (("<|end|>", "<|return|>"), True),
+    ],
+    ids=["channels", "parts", "turns"],
+)
+def test_an_answer_goes_on_behind_its_reasoning(further: tuple[str, ...], ends: bool) -> None:
+    tokenizer = spm(False, further)
+    template = "{% for m in messages %}<|turn|>{{ m.content }}<|end|>{% endfor %}"
+    end = tokenizer.token_id("<|end|>")
+    assert end is not None and (end in tokenizer.eog_ids) == ends
+    assert end_of_turn(ChatTemplate(template, "here"), tokenizer) == ([end] if ends else [])
+    assert tokenizer.inner_ids == (frozenset() if ends else {end})
 
 
 def test_an_answer_ends_at_the_templates_token() -> None:

@@ -1,0 +1,51 @@
+"""Calls of DeepSeek V3, R1 and V3.1."""
+
+from __future__ import annotations
+
+from ..formats import OutputFormat, register
+from ..parser import Think, Tools
+from ..reading import Waiting
+from ..sections import Marks, SectionParser
+
+THINK = Think()
+MARKS = Marks(
+    "<｜tool▁calls▁begin｜>",
+    "<｜tool▁call▁begin｜>",
+    "<｜tool▁sep｜>",
+    "<｜tool▁call▁end｜>",
+    "<｜tool▁calls▁end｜>",
+)
+_KIND, _FENCE = "function", "```json"
+
+
+@register
+class DeepSeek(OutputFormat):
+    """`<｜tool▁call▁begin｜>NAME<｜tool▁sep｜>{...}<｜tool▁call▁end｜>` in a section (V3.1), or with
+    the word `function` before the separator, and behind it the name and a block of JSON (V3, R1).
+
+    Source: the chat templates of DeepSeek-R1 and DeepSeek-V3.1."""
+
+    name = "deepseek"
+    visible = (THINK.open, THINK.close, *MARKS.all)
+    precedence = 1
+
+    def detects(self, template: str) -> bool:
+        """Templates that write such sections."""
+        return MARKS.begin in template and MARKS.separator in template
+
+    def parser(
+        self, *, tools: Tools, prompt_tail: str = "", reasoning: bool = True
+    ) -> DeepSeekParser:
+        """See `OutputFormat.parser`."""
+        return DeepSeekParser(MARKS, THINK, tools, prompt_tail, reasoning)
+
+
+class DeepSeekParser(SectionParser):
+    """Reads names on either side of the separator."""
+
+    def name(self) -> Waiting[str | None]:
+        """See `SectionParser.name`."""
+        name = yield from self.up_to(self.marks.separator)
+        if name != _KIND or (yield from self.text.comes("{", space=True)):
+            return name
+        return (yield from self.up_to("\n", _FENCE))

@@ -1,0 +1,60 @@
+"""Calls of LFM2 and LFM2.5: a list of calls as in Python."""
+
+from __future__ import annotations
+
+from ..formats import OutputFormat, register
+from ..json_reading import read_call as read_json_call
+from ..parser import MarkedParser, Think, Tools
+from ..python_reading import read_calls
+from ..reading import Waiting
+
+THINK = Think()
+BEGIN, END = "<|tool_call_start|>", "<|tool_call_end|>"
+
+
+@register
+class Lfm2(OutputFormat):
+    """`<|tool_call_start|>[f(a="x", b=1), g()]<|tool_call_end|>`.
+
+    Source: the model cards and chat templates of LFM2 and LFM2.5."""
+
+    name = "lfm2"
+    visible = (THINK.open, THINK.close, BEGIN, END)
+    precedence = 1
+
+    def detects(self, template: str) -> bool:
+        """Templates with the tokens around calls or, of LFM2, around the list of tools."""
+        return BEGIN in template or "<|tool_list_start|>" in template
+
+    def parser(self, *, tools: Tools, prompt_tail: str = "", reasoning: bool = True) -> Lfm2Parser:
+        """See `OutputFormat.parser`."""
+        markers = (BEGIN,) if tools else ()
+        return Lfm2Parser(markers, think=THINK, prompt_tail=prompt_tail, reasoning=reasoning)
+
+
+class Lfm2Parser(MarkedParser):
+    """Reads the calls; those that are written as JSON objects, as a system prompt may ask for it,
+    as well. The token of their end may be missing."""
+
+    def call(self, marker: str) -> Waiting[bool]:
+        """See `MarkedParser.call`."""
+        text = self.text
+        found = yield from read_calls(self, (END,))
+        if not found:
+            text.back()
+            text.hold()
+            found = yield from self._objects()
+        yield from text.take(END, space=True)
+        return found
+
+    def _objects(self) -> Waiting[bool]:
+        text, found = self.text, False
+        yield from text.take(BEGIN)
+        listed = yield from text.take("[", space=True)
+        while not found or (yield from text.take(",", space=True)):
+            if not (yield from read_json_call(self, (END,))):
+                return found
+            found = True
+            text.hold()
+        yield from text.take("]" if listed else END, space=True)
+        return found
