@@ -60,6 +60,7 @@ def test_all_text_without_markers_is_kept(name: str) -> None:
     "template, name",
     [
         ("{{ messages }}", "plain"),
+        ("in <tool_call> tags: <tool_calls>[", "plain"),
         ("{{ '<tool_call>' ~ tool_call | tojson }}", "hermes"),
         ("<tool_call>\n<function={{ name }}>\n<parameter=", "qwen3-coder"),
         ("<tool_call>{{ name }}<arg_key>", "glm"),
