@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from chat_outputs import TOOLS, fed, format_of, parser_of
-from constrained import generate, text_of, tokenizer_of, tokens_of
+from chat_outputs import TOOLS, fed, format_of, parser_of, tool
+from constrained import random_logits, text_of, tokenizer_of, tokens_of
 from riverrun.engine.constraints import Constraint, compile_constraint
 from riverrun.graph.errors import RequestError
 
 pytest.importorskip("llguidance")
-FAMILIES = ("hermes",)
-# A beginning of a call per family, and what may follow it there but with a wrong name.
+FAMILIES = ("hermes", "qwen3-coder", "glm")
 OPENED = "<|im_start|>assistant\n<think>\n"
 
 
@@ -39,12 +38,32 @@ def takes(constraint: Constraint, text: str) -> str:
     return taken + "END" * (constraint.clone().validate([*tokens, end]) > n)
 
 
+ENDS = ("</parameter>", "</arg_value>")
+
+
+def random_answer(constraint: Constraint, seed: int) -> str:
+    """Greedy tokens of random logits; from some step on, texts between tags are ended."""
+    tokenizer, tokens = tokenizer_of("bpe"), list[int]()
+    endings = [tokens_of(tokenizer, text) for text in ENDS]
+    for step in range(300):
+        for ending in endings if step > 20 else ():
+            if constraint.validate(ending) == len(ending):
+                for token in ending:
+                    constraint.accept(token)
+                tokens += ending
+        token = int(constraint.mask(random_logits(tokenizer, seed, step, 24)).argmax())
+        constraint.accept(token)
+        if token in tokenizer.eog_ids:
+            return text_of(tokenizer, tokens)
+        tokens.append(token)
+    raise AssertionError(f"no end after {text_of(tokenizer, tokens[:80])!r}")
+
+
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("choice", ["required", "store", "get_weather"])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_random_answers_are_calls(name: str, choice: str, seed: int) -> None:
-    constraint, tokenizer = compiled(name, choice, "</think>\n\n"), tokenizer_of("bpe")
-    text = text_of(tokenizer, generate(constraint, tokenizer, seed))
+    text = random_answer(compiled(name, choice, "</think>\n\n"), seed)
     read = fed(parser_of(name, prompt_tail="</think>"), [text])
     assert read.calls and not read.content and not read.reasoning, text
     known = {t["function"]["name"]: t["function"]["parameters"] for t in TOOLS}
@@ -156,30 +175,83 @@ def test_schemas_that_cannot_be_held(name: str, parameters: dict[str, Any]) -> N
         compiled(name, "auto", tools=tools)
 
 
+VALUES = {
+    "enum": ({"enum": ["a b", "c"]}, ["a b", "c"], ["d", "a"]),
+    "mixed": ({"enum": ["a", 1, None]}, ["a", "1", "null"], ["2"]),
+    "pattern": ({"type": "string", "pattern": "^[a-c]+/$"}, ["ab/"], ["ab", "/"]),
+    "inner pattern": ({"type": "string", "pattern": "b"}, ["abc"], ["ac"]),
+    "length": ({"type": "string", "minLength": 2, "maxLength": 3}, ["ü\n"], ["x", "abcd"]),
+    "optional": ({"anyOf": [{"type": "string"}, {"type": "null"}]}, ["x", "null", ""], []),
+    "choice": ({"anyOf": [{"enum": ["x"]}, {"type": "integer"}]}, ["x", "12"], ["y", "1.5"]),
+    "reference": ({"$ref": "#/$defs/n"}, ["3"], ["x", "4"]),
+    "inner reference": ({"type": "array", "items": {"$ref": "#/$defs/n"}}, ["[3]"], ["[4]"]),
+    "boolean": ({"type": "boolean"}, ["true", "False"], ["1", "yes"]),
+    "format": ({"type": "string", "format": "uri"}, ["x"], []),
+}
+
+
+@pytest.mark.parametrize("case", VALUES)
+@pytest.mark.parametrize("name", ["qwen3-coder", "glm"])
+def test_values_between_tags(name: str, case: str) -> None:
+    schema, good, bad = VALUES[case]
+    parameters = {"properties": {"a": schema}, "required": ["a"], "$defs": {"n": {"enum": [3]}}}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    constraint = compiled(name, "required", tools=tools)
+    for value in good + bad:
+        text = f"<tool_call>f<arg_key>a</arg_key><arg_value>{value}</arg_value></tool_call>"
+        if name == "qwen3-coder":
+            text = f"<tool_call>\n<function=f>\n<parameter=a>\n{value}\n</parameter>\n"
+            text += "</function>\n</tool_call>"
+        assert (takes(constraint, text) == text + "END") == (value in good), value
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"anyOf": [{"required": ["a"]}]},
+        {"properties": {}, "required": ["a"]},
+        {"properties": {"a": {"type": "string", "not": {"const": "x"}}}},
+        {
+            "properties": {
+                "a": {"anyOf": [{"type": "string"}, {"type": "object", "required": ["b"]}]}
+            }
+        },
+    ],
+)
+@pytest.mark.parametrize("name", ["qwen3-coder", "glm"])
+def test_what_tags_cannot_be_held_to(name: str, parameters: dict[str, Any]) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    with pytest.raises(RequestError):
+        compiled(name, "auto", tools=tools)
+
+
+def test_many_tools() -> None:
+    described = {"type": "string", "description": "d" * 900}
+    tools = [tool(f"tool_{i}", ["a"], a=described, b=described) for i in range(60)]
+    lark = grammar("hermes", tools=tools)
+    assert lark is not None and len(lark) > 100_000
+    constraint = compile_constraint(tokenizer_of("bpe"), "grammar", lark)
+    assert takes(constraint, '<tool_call>{"name": "tool_59", "arguments": {"a": "').endswith('"')
+
+
 def test_plain_knows_no_calls() -> None:
     with pytest.raises(RequestError, match="tool_choice"):
         grammar("plain", "required")
     assert grammar("plain", "auto") is None
 
 
-MARKERS = {"<think>": 259, "</think>": 260, "<tool>": 261}
-
-
 @pytest.mark.parametrize("name", FAMILIES)
 def test_markers_that_are_control_tokens(name: str) -> None:
     lark = grammar(name, special=lambda text: 261 if "tool_call" in text else None)
     assert lark is not None and "<[261]>" in lark and "tool_call>" not in lark
-    constraint, tokenizer = (
-        compile_constraint(tokenizer_of("bpe"), "grammar", lark),
-        tokenizer_of("bpe"),
-    )
-    tool = tokenizer.token_id("<tool>")
-    assert tool is not None
-    lark = lark.replace("<[261]>", f"<[{tool}]>")
+    tokenizer = tokenizer_of("bpe")
+    marker = tokenizer.token_id("<tool>")
+    assert marker is not None
+    lark = lark.replace("<[261]>", f"<[{marker}]>")
     constraint = compile_constraint(tokenizer, "grammar", lark)
     assert takes(constraint, "a <tool_call> b") == "a <tool_call> bEND"
     for text in ("a\n", "<think>x<tool_call></think>a"):
-        tokens = [*tokens_of(tokenizer, text), tool]
+        tokens = [*tokens_of(tokenizer, text), marker]
         assert constraint.clone().validate(tokens) == len(tokens)
         end = next(iter(tokenizer.eog_ids))
         assert constraint.clone().validate([*tokens, end]) == len(tokens)
