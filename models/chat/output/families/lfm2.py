@@ -49,7 +49,6 @@ class Lfm2Parser(MarkedParser):
 
     def _objects(self) -> Waiting[bool]:
         text, found = self.text, False
-        yield from text.take(BEGIN)
         listed = yield from text.take("[", space=True)
         while not found or (yield from text.take(",", space=True)):
             if not (yield from read_json_call(self, (END,))):
