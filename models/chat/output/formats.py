@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
 from ....graph.errors import RequestError
-from .parser import OutputParser, Tools
-
-Special = Callable[[str], int | None]
+from .parser import THINK, OutputParser, Think, Tools
+from .rules import Calls, Functions, Rules, Special, answer, offered
 
 
 class OutputFormat:
     """How a family of models writes reasoning and calls of tools. One file of `families` each.
 
     name: of the family. visible: texts of control tokens that a parser must see in the text.
-    precedence: of several families that know a template the highest is meant."""
+    think: the tags of reasoning, None for models that do not reason. precedence: of several
+    families that know a template the highest is meant."""
 
     name: str
-    visible: tuple[str, ...] = ()
+    visible: tuple[str, ...] = (THINK.open, THINK.close)
+    think: Think | None = THINK
     precedence = 0
 
     def detects(self, template: str) -> bool:
@@ -54,6 +55,21 @@ class OutputFormat:
         than one call is allowed. schema: a JSON schema of the content. In all cases reasoning may
         come first. special: the id of a control token by its text, None for what is none.
         Raises RequestError for what the family cannot be held to."""
+        rules, functions = Rules(special), offered(tools, choice)
+        calls = self.calls(rules, functions, parallel) if functions else None
+        must = bool(functions) and choice != "auto"
+        if must and calls is None:
+            raise RequestError(
+                f"tool_choice: calls of tools are not known of this model's chat template "
+                f"({self.name}); expected none or auto, got {choice!r}"
+            )
+        return answer(
+            rules, calls, must=must, schema=schema, think=self.think, prompt_tail=prompt_tail
+        )
+
+    def calls(self, rules: Rules, functions: Functions, parallel: bool) -> Calls | None:
+        """The rules of valid calls. functions: names and schemas of the arguments. None: the family
+        knows no calls."""
         return None
 
 
@@ -83,5 +99,8 @@ def format_for(template: str, control_texts: Collection[str]) -> OutputFormat:
     control_texts: those of the vocabulary's control tokens."""
     known = [made for cls in formats().values() if (made := cls()).detects(template)]
     found = max(known, key=lambda made: made.precedence)
-    found.visible = tuple(text for text in found.visible if text in control_texts)
+    think = found.think
+    known_tags = () if think is None else (think.open, think.close)
+    if not any(tag in template or tag in control_texts for tag in known_tags):
+        found.think = None
     return found

@@ -23,12 +23,14 @@ class Think:
     def is_open(self, prompt_tail: str) -> bool:
         """Whether a prompt ends inside reasoning, as its template began it or as a message that
         is continued has it. A tag that a message names does not count: its turn has ended."""
-        before, tag, inside = prompt_tail.rpartition(self.open)
+        _, tag, inside = prompt_tail.rpartition(self.open)
         return bool(tag) and self.close not in inside and not _TURN.search(inside)
 
 
 # What ends turns in the forms that are in use.
 _TURN = re.compile(r"<[|｜]|[|｜]>|</?s>|\[/?[A-Z_]+\]|<\w+_of_turn>|<turn\|?>")
+
+THINK = Think()
 
 
 class OutputParser:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ..formats import OutputFormat, register
 from ..json_reading import read_call
-from ..parser import MarkedParser, Think, Tools
+from ..parser import THINK, MarkedParser, Tools
 from ..reading import Waiting
+from ..rules import GAP, Calls, Functions, Rules, call_objects, several
 
-THINK = Think()
 BEGIN, END = "<tool_call>", "</tool_call>"
 
 
@@ -27,7 +27,12 @@ class Hermes(OutputFormat):
     ) -> HermesParser:
         """See `OutputFormat.parser`."""
         markers = (BEGIN,) if tools else ()
-        return HermesParser(markers, think=THINK, prompt_tail=prompt_tail, reasoning=reasoning)
+        return HermesParser(markers, think=self.think, prompt_tail=prompt_tail, reasoning=reasoning)
+
+    def calls(self, rules: Rules, functions: Functions, parallel: bool) -> Calls:
+        """See `OutputFormat.calls`."""
+        call = call_objects(rules, functions)
+        return several(rules, BEGIN, f"{GAP} {call} {GAP} {rules.literal(END)}", parallel)
 
 
 class HermesParser(MarkedParser):

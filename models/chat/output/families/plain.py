@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from ..formats import OutputFormat, register
-from ..parser import MarkedParser, Think, Tools
-
-THINK = Think()
+from ..parser import MarkedParser, Tools
 
 
 @register
@@ -13,7 +11,6 @@ class Plain(OutputFormat):
     """Text is text."""
 
     name = "plain"
-    visible = (THINK.open, THINK.close)
     precedence = -1
 
     def detects(self, template: str) -> bool:
@@ -24,4 +21,4 @@ class Plain(OutputFormat):
         self, *, tools: Tools, prompt_tail: str = "", reasoning: bool = True
     ) -> MarkedParser:
         """See `OutputFormat.parser`."""
-        return MarkedParser((), think=THINK, prompt_tail=prompt_tail, reasoning=reasoning)
+        return MarkedParser((), think=self.think, prompt_tail=prompt_tail, reasoning=reasoning)

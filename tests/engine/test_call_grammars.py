@@ -1,0 +1,205 @@
+"""Grammars of answers: calls that they allow are read as valid, and wrong ones cannot be begun."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from chat_outputs import TOOLS, fed, format_of, parser_of
+from constrained import random_logits, text_of, tokenizer_of, tokens_of
+from riverrun.engine.constraints import Constraint, compile_constraint
+from riverrun.graph.errors import RequestError
+
+pytest.importorskip("llguidance")
+FAMILIES = ("hermes", "qwen3-coder", "glm")
+# A beginning of a call per family, and what may follow it there but with a wrong name.
+OPENED = "<|im_start|>assistant\n<think>\n"
+
+
+def grammar(name: str, choice: str = "auto", tail: str = "", **options: Any) -> str | None:
+    asked = {"tools": TOOLS, "parallel": True, "special": lambda text: None, **options}
+    return format_of(name).grammar(choice=choice, prompt_tail=tail, **asked)
+
+
+def compiled(name: str, choice: str = "auto", tail: str = "", **options: Any) -> Constraint:
+    lark = grammar(name, choice, tail, **options)
+    assert lark is not None
+    return compile_constraint(tokenizer_of("bpe"), "grammar", lark)
+
+
+def takes(constraint: Constraint, text: str) -> str:
+    """How much of a text is allowed; END behind it where the answer may end there."""
+    tokenizer = tokenizer_of("bpe")
+    tokens = tokens_of(tokenizer, text)
+    n = constraint.clone().validate(tokens)
+    taken = text.encode()[:n].decode(errors="ignore")
+    if n < len(tokens):
+        return taken
+    end = next(iter(tokenizer.eog_ids))
+    return taken + "END" * (constraint.clone().validate([*tokens, end]) > n)
+
+
+ENDS = ("</parameter>", "</arg_value>")
+
+
+def random_answer(constraint: Constraint, seed: int) -> str:
+    """Greedy tokens of random logits; from some step on, texts between tags are ended."""
+    tokenizer, tokens = tokenizer_of("bpe"), list[int]()
+    endings = [tokens_of(tokenizer, text) for text in ENDS]
+    for step in range(300):
+        for ending in endings if step > 20 else ():
+            if constraint.validate(ending) == len(ending):
+                for token in ending:
+                    constraint.accept(token)
+                tokens += ending
+        token = int(constraint.mask(random_logits(tokenizer, seed, step, 24)).argmax())
+        constraint.accept(token)
+        if token in tokenizer.eog_ids:
+            return text_of(tokenizer, tokens)
+        tokens.append(token)
+    raise AssertionError(f"no end after {text_of(tokenizer, tokens[:80])!r}")
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("choice", ["required", "store", "get_weather"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_random_answers_are_calls(name: str, choice: str, seed: int) -> None:
+    text = random_answer(compiled(name, choice, "</think>\n\n"), seed)
+    read = fed(parser_of(name, prompt_tail="</think>"), [text])
+    assert read.calls and not read.content and not read.reasoning, text
+    known = {t["function"]["name"]: t["function"]["parameters"] for t in TOOLS}
+    for called, arguments in read.arguments:
+        assert choice in ("required", called)
+        assert set(known[called]["required"]) <= set(arguments) <= set(known[called]["properties"])
+
+
+HERMES_CALL = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+FREE = [
+    "",
+    "Hello",
+    "a <tool_cal b < <t <<tool_call",
+    "x < y\n\n{}",
+    "<think>\nno <tool_call> yet",
+    "<think>a</think>\n\nb <tool",
+    "</think> ü 🎈",
+]
+
+
+@pytest.mark.parametrize("text", FREE)
+@pytest.mark.parametrize("tail", ["", OPENED])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_auto_allows_any_text(name: str, tail: str, text: str) -> None:
+    assert takes(compiled(name, tail=tail), text) == text + "END"
+
+
+@pytest.mark.parametrize(
+    "text, taken",
+    [
+        (HERMES_CALL, HERMES_CALL + "END"),
+        (f"Well.\n\n{HERMES_CALL}\n{HERMES_CALL}", f"Well.\n\n{HERMES_CALL}\n{HERMES_CALL}END"),
+        (f"<think>\n<tool_call>?</think>\n{HERMES_CALL}",) * 2,
+        ('<tool_call>\n{"name": "never"', '<tool_call>\n{"name": "n'),
+        ('a <tool_call>{"name": "get_weather", "arguments": {"town"',
+         'a <tool_call>{"name": "get_weather", "arguments": {"'),
+        ("<think>a</think><tool_call>x", "<think>a</think><tool_call>"),
+        (HERMES_CALL + " and", HERMES_CALL + " "),
+    ],
+)  # fmt: skip
+def test_auto_holds_calls_to_their_schemas(text: str, taken: str) -> None:
+    assert takes(compiled("hermes"), text).removesuffix("END") == taken.removesuffix("END")
+    assert takes(compiled("hermes"), text).endswith("END") == (
+        text.endswith("</tool_call>") or taken.endswith("END")
+    )
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_required_calls_need_a_call(name: str) -> None:
+    constraint = compiled(name, "required")
+    assert takes(constraint, "") == takes(constraint, "H") == ""
+    assert takes(constraint, "<think>hm\n") == "<think>hm\n"
+    assert takes(compiled(name, "required", OPENED), "hm\n") == "hm\n"
+    assert takes(compiled(name, "required", "<think>\n\n</think>\n\n"), "<think>") == "<t"
+
+
+def test_one_call_without_parallel() -> None:
+    constraint = compiled("hermes", "required", parallel=False)
+    assert takes(constraint, f"{HERMES_CALL}\n<tool_call>") == HERMES_CALL
+    assert takes(constraint, HERMES_CALL) == HERMES_CALL + "END"
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+SCHEMA["additionalProperties"] = False
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, "plain"])
+def test_content_of_a_schema(name: str) -> None:
+    constraint = compiled(name, "none", tools=None, schema=SCHEMA)
+    for text in ('{"a": 1}', '<think>so {</think>\n\n{"a": 1}'):
+        assert takes(constraint, text) == text + "END"
+    assert takes(constraint, "Well") == ""
+    assert takes(constraint, '{"b"') == '{"'
+    opened = compiled(name, "none", OPENED, tools=None, schema=SCHEMA)
+    assert takes(opened, 'so</think>{"a": 1}') == 'so</think>{"a": 1}END'
+
+
+def test_a_schema_or_a_call() -> None:
+    constraint = compiled("hermes", schema=SCHEMA)
+    for text in ('{"a": 1}', HERMES_CALL, f"<think>\n</think>{HERMES_CALL}"):
+        assert takes(constraint, text) == text + "END"
+    assert takes(constraint, "Well") == ""
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, "plain"])
+def test_nothing_to_hold_to(name: str) -> None:
+    assert grammar(name, "none") is None
+    assert grammar(name, tools=None) is None
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"type": "array"},
+        {"properties": {"a": {"type": "string", "pattern": "(?=x)"}}},
+        {"properties": {"a": {"type": "strange"}}},
+        {"properties": {"a": {"$ref": "#/$defs/none"}}},
+        {"properties": {"a": 3}},
+        {"properties": {"a": False}, "required": ["a"]},
+        {"properties": {"a": {"const": float("nan")}}},
+    ],
+)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_schemas_that_cannot_be_held(name: str, parameters: dict[str, Any]) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    with pytest.raises(RequestError):
+        compiled(name, "required", tools=tools)
+    with pytest.raises(RequestError):
+        compiled(name, "auto", tools=tools)
+
+
+def test_plain_knows_no_calls() -> None:
+    with pytest.raises(RequestError, match="tool_choice"):
+        grammar("plain", "required")
+    assert grammar("plain", "auto") is None
+
+
+MARKERS = {"<think>": 259, "</think>": 260, "<tool>": 261}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_markers_that_are_control_tokens(name: str) -> None:
+    lark = grammar(name, special=lambda text: 261 if "tool_call" in text else None)
+    assert lark is not None and "<[261]>" in lark and "tool_call>" not in lark
+    constraint, tokenizer = (
+        compile_constraint(tokenizer_of("bpe"), "grammar", lark),
+        tokenizer_of("bpe"),
+    )
+    tool = tokenizer.token_id("<tool>")
+    assert tool is not None
+    lark = lark.replace("<[261]>", f"<[{tool}]>")
+    constraint = compile_constraint(tokenizer, "grammar", lark)
+    assert takes(constraint, "a <tool_call> b") == "a <tool_call> bEND"
+    for text in ("a\n", "<think>x<tool_call></think>a"):
+        tokens = [*tokens_of(tokenizer, text), tool]
+        assert constraint.clone().validate(tokens) == len(tokens)
+        end = next(iter(tokenizer.eog_ids))
+        assert constraint.clone().validate([*tokens, end]) == len(tokens)
