@@ -62,13 +62,18 @@ def read_call(
         parser.arguments(f"{json.dumps(key, ensure_ascii=False)}: ")
         if not (yield from _Values(text, parser.arguments, stops).read(0)):
             return True
-        key = (yield from _key(text)) if (yield from text.take(",", space=True)) else None
+        key = None
+        if (yield from text.take(",", space=True)):
+            key = yield from _key(text)
+            if key is None and text.ended and _NAME.fullmatch(text.rest):
+                parser.arguments(f", {json.dumps(text.advance(len(text.rest)))[:-1]}")
+                return True
         if key is not None:
             parser.arguments(", ")
-        elif not (yield from text.take(")", space=True)):
-            return True
-        else:
+        elif (yield from text.take(")", space=True)):
             parser.arguments("}")
+        else:
+            return True
     parser.end_call()
     return True
 

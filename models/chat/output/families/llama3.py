@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from ..formats import OutputFormat, register
 from ..json_reading import ARGUMENTS, read_call, read_string, read_value
 from ..parser import MarkedParser, Tools
 from ..python_reading import read_call as read_python_call
 from ..reading import Waiting
+from ..rules import GAP, Rules, Special, call_objects, offered
 
 TAG = "<|python_tag|>"
 _INTERPRETERS = ("code_interpreter", "python", "ipython")
@@ -37,6 +39,34 @@ class Llama3(OutputFormat):
     ) -> Llama3Parser:
         """See `OutputFormat.parser`."""
         return Llama3Parser(tools)
+
+    def grammar(
+        self,
+        *,
+        tools: Tools,
+        choice: str,
+        parallel: bool,
+        prompt_tail: str,
+        schema: dict[str, Any] | None = None,
+        special: Special,
+    ) -> str | None:
+        """See `OutputFormat.grammar`. Where tools are there, an answer that begins with a brace is
+        a call."""
+        rules, functions = Rules(special), offered(tools, choice)
+        if not functions:
+            return None if schema is None else rules.text(f"{GAP} {rules.json(schema)}")
+        call = call_objects(rules, functions, "parameters")
+        more = f' ((";" | "; " | "\\n") {call})*' if parallel else ""
+        calls = rules.rule(f"{GAP} {call}{more}")
+        if choice != "auto":
+            return rules.text(f"{rules.literal(TAG)}? {calls}")
+        if schema is not None:
+            return rules.text(f"{calls} | {GAP} {rules.json(schema)}")
+        behind = calls
+        if any(name in _INTERPRETERS for name, _ in functions):
+            behind = rules.rule(f"{calls} | {rules.free()}")
+        text = rules.free(TAG, not_first="{")
+        return rules.text(f"{text} | {calls} | {rules.up_to(TAG, '{')} {behind}")
 
 
 class Llama3Parser(MarkedParser):
