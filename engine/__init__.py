@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from .inspection import Inspection, inspect
     from .loading import load
     from .model import Model
-    from .request import Request, Result
+    from .request import Request
+    from .result import Result
     from .rows import Pass
     from .sampler import Sampler, SamplerParams
     from .session import Session
@@ -23,7 +24,8 @@ __all__ = late_names(
         ".inspection": "Inspection inspect",
         ".loading": "load",
         ".model": "Model",
-        ".request": "Request Result",
+        ".request": "Request",
+        ".result": "Result",
         ".rows": "Pass",
         ".sampler": "Sampler SamplerParams",
         ".session": "Session",

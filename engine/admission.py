@@ -1,4 +1,4 @@
-"""Which sequence a request gets, and its prompt as token ids."""
+"""A prompt as token ids."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..graph.errors import RequestError
 from .items import checked_ids
-from .sequences import Sequences
 
 if TYPE_CHECKING:
     from .model import Model
@@ -37,25 +36,3 @@ def prompt_ids(
             "larger context (n_ctx) or a shorter prompt"
         )
     return ids
-
-
-def choose_sequence(
-    sequences: Sequences, free: Sequence[int], prompt: Sequence[int], cached: bool
-) -> int:
-    """A free sequence, the one unused for longest first; cached: the one that shares most with the
-    prompt."""
-    if not cached:
-        return free[0]
-    return max(free, key=lambda seq: _shared(sequences, seq, prompt))
-
-
-def _shared(sequences: Sequences, seq: int, prompt: Sequence[int]) -> int:
-    """Leading tokens that a sequence has in common with a prompt."""
-    if sequences.is_lost(seq):
-        return 0
-    n = 0
-    for a, b in zip(sequences.tokens(seq), prompt, strict=False):
-        if a != b:
-            break
-        n += 1
-    return n

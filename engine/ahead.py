@@ -95,6 +95,10 @@ class Ahead:
             self._go_back(request, failed)
         self._flying.clear()
 
+    def leave(self, request: Request) -> None:
+        """A request gives up its sequence, while no pass is under way."""
+        self._handed_on.pop(request, None)
+
     def _run(self, requests: Sequence[Request]) -> None:
         began, flying = time.perf_counter(), self._flying
         if flying and any(r not in flying[-1].requests for r in requests):

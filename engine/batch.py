@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from ..graph.errors import RequestError
 from .admission import prompt_ids
 from .engine import Engine
-from .request import Request, Result
+from .request import Request
+from .result import Result
 
 if TYPE_CHECKING:
     from .model import Model

@@ -16,12 +16,13 @@ from .sequences import Sequences
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A sequence in a round. token: its newest token, which is chosen and not evaluated; left:
-    tokens wanted at most, None for any."""
+    tokens wanted at most, most: drafts wanted at most, None for any."""
 
     seq: int
     token: int
     chooser: Chooser
     left: int | None = None
+    most: int | None = None
 
 
 class Proposal(Protocol):
@@ -34,6 +35,9 @@ class Proposal(Protocol):
     @property
     def drafter_name(self) -> str:
         """Whose draft it is, "" for nobody's."""
+
+    def cut(self, n: int) -> Proposal:
+        """A proposal of the first n tokens: where there is no room for more."""
 
 
 @runtime_checkable

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..graph.errors import SequenceLost
-from .admission import choose_sequence, prompt_ids
+from .admission import prompt_ids
 from .ahead import Ahead
 from .constraints import Constraint
 from .drafting import Drafting, Opener
 from .guard import Call, Guard
+from .occupancy import Occupancy, occupancy
 from .options import make_options
-from .prompts import Prompt
+from .parked import Parked
+from .pausing import Pausing
+from .prompting import Prompting
 from .request import Request, Stage
 from .roster import Roster
 from .rounds import Rounds
@@ -73,10 +77,23 @@ class Engine:
         self.sequences = session.sequences
         self._roster = Roster(self.sequences, self.sequences.n_seqs if self._own else 1)
         self._queue: deque[Request] = deque()
-        self._rounds, self._ahead = Rounds(self.sequences), Ahead(self.sequences)
-        self._drafting: dict[Any, Drafting] = {}
+        self._numbers = count()
+        self._ahead = Ahead(self.sequences)
+        self._parked = Parked(self.sequences)
+        self._pausing = Pausing(
+            self.sequences, self._roster, self._parked, self._queue, self._ahead
+        )
+        self._rounds = Rounds(self.sequences, self._pausing.fits_drafts)
+        self._prompting = Prompting(
+            self.sequences,
+            self._roster,
+            self._parked,
+            self._ahead,
+            self._rounds,
+            continues=not self._own,
+        )
         try:
-            self._open(self._spec)
+            self._prompting.open(self._spec)
         except BaseException:
             session.guard.release(self)  # an error that is kept keeps this object, too
             raise
@@ -106,11 +123,13 @@ class Engine:
         constraint: Constraint | None = None,
         logprobs: int | None = None,
         shown_token_ids: Sequence[int] = (),
+        draft_max: int | None = None,
         **sampling: Any,
     ) -> Request:
         """Add a request; it runs once a sequence is free. The arguments are those of
         `Model.generate`; speculative: True for the engine's own drafters, None for none;
-        shown_token_ids: control tokens whose text is part of what is generated.
+        shown_token_ids: control tokens whose text is part of what is generated; draft_max: most
+        drafts of a round, None for as many as its drafters give.
 
         Raises RequestError for what is out of range, prompts that do not fit, and a session of the
         caller's that has pending tokens."""
@@ -123,12 +142,13 @@ class Engine:
             cache_prompt,
             logprobs,
             shown_token_ids,
+            draft_max,
         )
         before = [] if self._own or cache_prompt else self._before()
         ids = prompt_ids(self.model, prompt, before, self.sequences.n_ctx)
         request = Request(self.model, ids, make_params(sampling), options, constraint, before)
         asked = self._spec if speculative is True else self.model.opener(speculative or None)
-        request.opener = asked
+        request.opener, request.number = asked, next(self._numbers)
         self._queue.append(request)
         return request
 
@@ -160,6 +180,13 @@ class Engine:
         """Whether no request waits or runs."""
         return not (self._queue or self._roster.active or self._roster.ended)
 
+    def occupancy(self) -> Occupancy:
+        """How full its memory is. Between steps, or from any thread where a count that is a step
+        old will do."""
+        active = {request.seq for request in list(self._roster.active)}
+        idle = [seq for seq in range(self.sequences.n_seqs) if seq not in active]
+        return occupancy(self.sequences, self._parked, idle, len(self._queue))
+
     def give_up(self, error: BaseException) -> list[Event]:
         """End all requests with this error; their ends."""
         self._recover()
@@ -175,8 +202,7 @@ class Engine:
             request.cancel()
         self._recover()
         self._end_cancelled()
-        while self._drafting:
-            self._drafting.popitem()[1].close()
+        self._prompting.close()
         self.session.guard.release(self)
         return self._events([])
 
@@ -194,16 +220,21 @@ class Engine:
         if prompts and (self._decoded or not decoding):
             self._decoded = False
             self._run_prompt(prompts[0])
-            return prompts[:1]
+            return [prompts[0], *self._pausing.paused()]
         if decoding:
             self._decoded = True
             self._decode(decoding)
-        return decoding
+        return [*decoding, *(r for r in self._pausing.paused() if r not in decoding)]
+
+    def _run_prompt(self, request: Request) -> None:
+        if self._pausing.fit({request: self._roster.prompts[request].size}):
+            self._prompting.run(request)
 
     def _decode(self, requests: Sequence[Request]) -> None:
         """A pass of those that the host chooses for, and one of the others."""
         # One that an interrupted step has left at its end only has to be ended.
-        going = [r for r in requests if not r.ending]
+        tokens = 1 + self._ahead.overlaps
+        going = self._pausing.fit({r: tokens for r in requests if not r.ending})
         resting = self._rounds.resting(going)
         on_device = [r for r in going if r in resting or (r.on_device and r.drafting is None)]
         on_device += self._rounds.run([r for r in going if r not in on_device])
@@ -225,80 +256,24 @@ class Engine:
             self._ahead.drain()
         for request in cancelled:
             self._roster.end(request, "cancelled")
-        for request in [r for r in self._queue if r.cancelled]:
+        for request in [r for r in self._queue if r.cancelled and r.result is None]:
             self._queue.remove(request)
             self._roster.end(request, "cancelled")
 
     def _admit(self) -> None:
         """Give free sequences to those that wait longest."""
         while self._queue:
-            free = self._roster.free
-            if not free:
-                return
             request = self._queue[0]
             if request.result is None:
+                seq = self._pausing.place(request)
+                if seq is None:
+                    return
                 request.changing = True
-                cached = request.options.cache_prompt
-                request.seq = choose_sequence(self.sequences, free, request.prompt, cached)
+                request.seq = seq
                 self._roster.active.append(request)
             self._queue.popleft()
             if request.result is None:
-                self._begin(request)
-
-    def _begin(self, request: Request) -> None:
-        """Bring its sequence to where the prompt goes on."""
-        request.stage = Stage.PROMPT
-        try:
-            self._open_sequence(request)
-        except Exception as error:
-            self._roster.fail(request, error)
-        request.changing = False
-
-    def _open_sequence(self, request: Request) -> None:
-        sequences, seq = self.sequences, request.seq
-        kept, note = 0, ""
-        if request.options.cache_prompt:
-            kept, note = sequences.go_back(request.prompt, seq)
-        elif self._own:
-            sequences.clear(seq)
-        drafting = request.drafting = self._open(request.opener)
-        hidden = drafting is not None and drafting.hidden
-        work = self._roster.prompts[request] = Prompt(sequences, seq, request.prompt[kept:], hidden)
-        if drafting is not None:
-            text = [*sequences.tokens(seq), *request.prompt[kept:]]
-            drafting.begin(seq, text, sequences.evaluated(seq))
-        request.on_device = self._ahead.prepare(request)
-        if not request.on_device:
-            self._rounds.prepare(request)
-        sequences.prepare(len(work.tokens), seq, hidden)
-        request.began_prompt(kept, note)
-
-    def _run_prompt(self, request: Request) -> None:
-        """A pass of its prompt, and after the last one its first token."""
-        work, sequences = self._roster.prompts[request], self.sequences
-        request.changing = work.last
-        try:
-            part, found = work.step()
-            if request.drafting is not None:
-                request.drafting.watch(request.seq, part, found.hidden)
-            if work.done:
-                length = sequences.evaluated(request.seq)
-                request.began_decoding(length, sequences.n_ctx - length)
-                if not request.ending:
-                    request.take(request.chooser.choose(found.logits[0], length), found.logits[0])
-        except Exception as error:
-            request.fail(error)
-        request.changing = False
-        if request.ending:
-            self._roster.end(request)
-
-    def _open(self, opener: Opener | Drafting | None) -> Drafting | None:
-        """The drafters that were asked for, opened once."""
-        if opener is None or not isinstance(opener, Opener):
-            return opener
-        if opener not in self._drafting:
-            self._drafting[opener] = opener.open(self.sequences)
-        return self._drafting[opener]
+                self._prompting.begin(request)
 
     def _recover(self) -> None:
         """After an exception in the middle of a step: requests go on whose sequence and tokens
@@ -306,6 +281,7 @@ class Engine:
         if not self._in_step:
             return
         self._ahead.forget()
+        self._parked.sweep()
         for request in list(self._roster.active):
             if request.result is not None:
                 self._roster.end(request)

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from .engine import Engine
-from .request import Request, Result
+from .request import Request
+from .result import Result
 from .sampler import Sampler
 from .timings import Timings
 

@@ -10,6 +10,8 @@ import numpy as np
 
 from ..graph.errors import RequestError
 
+BLOCK = 1024  # tokens that texts are compared by
+
 
 def checked_integer(value: Any, what: str) -> int:
     """An integer, also one of numpy's. Raises RequestError for anything else: a bool is none,
@@ -44,3 +46,18 @@ def checked_ids(tokens: Iterable[Any], n_vocab: int) -> Sequence[int]:
         wrong = next(token for token in ids if not 0 <= token < n_vocab)
         raise RequestError(f"token ids are from 0 to {n_vocab - 1}, got {wrong}")
     return ids
+
+
+def common_length(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many leading tokens two texts share. Slices are compared, whose loop is not Python's."""
+    if type(a) is not type(b):
+        a, b = list(a), list(b)
+    most, n = min(len(a), len(b)), 0
+    while n < most and a[n : n + BLOCK] == b[n : n + BLOCK]:
+        n += BLOCK
+    size = BLOCK
+    while size > 1:
+        size //= 2
+        if a[n : n + size] == b[n : n + size]:
+            n += size
+    return min(n, most)

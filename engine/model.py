@@ -24,7 +24,7 @@ from .engine import Engine, Speculative
 from .generate import Generation
 from .offload import Offload, open_for
 from .plan_cache import PlanCache
-from .request import Result
+from .result import Result
 from .sampler import Sampling
 from .session import Session
 from .session_options import SessionOptions

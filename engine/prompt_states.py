@@ -11,21 +11,34 @@ SHORT = 512
 
 
 class PromptStates:
-    """States of n_seqs sequences by position, as pools keep them, of at most `limit` bytes in all.
+    """States of n_seqs sequences, and of texts parked behind them, by position, as pools keep them,
+    of at most `limit` bytes in all. A state that several texts have in common counts once.
 
     Where the limit asks for it, the states go whose absence costs least. An edit d tokens before
     the newest state runs again what lies behind the last state before the edit; the cost of a
     missing state is the greatest ratio of that to d that its absence leads to. So states lie the
-    closer, the nearer they are to a prompt's end: edits there are cheap, and none costs all."""
+    closer, the nearer they are to a prompt's end: edits there are cheap, and none costs all. The
+    newest state of a text is worth all of it: most prompts share all but their ends with an earlier
+    one. The i-th of the parked texts, by last use, counts a (i + 1)-th of a sequence's."""
 
-    def __init__(self, n_seqs: int, limit: int) -> None:
-        self.limit = limit
-        self._kept: list[dict[int, KeptParts]] = [{} for _ in range(n_seqs)]
+    def __init__(self, n_seqs: int, limit: int, parked: int = 0) -> None:
+        self.limit, self._n_seqs = limit, n_seqs
+        self._kept: list[dict[int, KeptParts]] = [{} for _ in range(n_seqs + parked)]
+        self._by_use: list[int] = []  # parked texts, the one used last first
 
     @property
     def nbytes(self) -> int:
         """Bytes of all kept states."""
-        return sum(_bytes(state) for kept in self._kept for state in kept.values())
+        every = {id(state): state for kept in self._kept for state in kept.values()}
+        return sum(map(_bytes, every.values()))
+
+    def share(self, src: int, dst: int, end: int) -> None:
+        """What src has up to `end` tokens is dst's, too, in place of what that had."""
+        self._kept[dst] = {at: state for at, state in self._kept[src].items() if at <= end}
+
+    def order(self, places: list[int]) -> None:
+        """The parked texts, the one used last first."""
+        self._by_use = places
 
     def positions(self, seq: int) -> list[int]:
         """The positions at which a state is kept, ascending."""
@@ -33,7 +46,8 @@ class PromptStates:
 
     def room(self, seq: int, size: int) -> int:
         """How many states of this size a sequence may keep when those that keep any share alike."""
-        others = sum(1 for of, kept in enumerate(self._kept) if kept and of != seq)
+        sequences = self._kept[: self._n_seqs]
+        others = sum(1 for of, kept in enumerate(sequences) if kept and of != seq)
         return self.limit // (size * (others + 1)) if size else 0
 
     def make_room(self, seq: int, position: int, size: int) -> bool:
@@ -42,8 +56,7 @@ class PromptStates:
         if position in self._kept[seq] or size > self.limit:
             return False
         while self.nbytes + size > self.limit:
-            of, at = self._least_useful(seq, position)
-            del self._kept[of][at]
+            self._drop(self._least_useful(seq, position))
         return True
 
     def add(self, seq: int, position: int, state: KeptParts) -> None:
@@ -61,29 +74,53 @@ class PromptStates:
         for at in [p for p in self._kept[seq] if p > position]:
             del self._kept[seq][at]
 
-    def _least_useful(self, seq: int, position: int) -> tuple[int, int]:
-        """The sequence and position of the kept state whose removal costs least, as the class says,
-        when a state at this position of seq counts as kept."""
-        found: list[tuple[float, int, int]] = []
+    def _drop(self, state: KeptParts) -> None:
+        for kept in self._kept:
+            for at in [at for at, other in kept.items() if other is state]:
+                del kept[at]
+
+    def _least_useful(self, seq: int, position: int) -> KeptParts:
+        """The kept state whose removal costs least, as the class says, when a state at this
+        position of seq counts as kept."""
+        costs: dict[int, float] = {}
+        states: dict[int, KeptParts] = {}
         for of, kept in enumerate(self._kept):
-            at = sorted({*kept, position} if of == seq else kept)
-            for before, here, after in zip([0, *at], at, [*at[1:], *at[-1:]], strict=False):
-                if (of, here) != (seq, position):
-                    cost = (at[-1] - before + SHORT) / (at[-1] - after + SHORT)
-                    found.append((cost, of, here))
-        return min(found)[1:]
+            for here, cost in self._costs(sorted({*kept, position} if of == seq else kept)):
+                if (of, here) == (seq, position):
+                    continue
+                state = kept[here]
+                states[id(state)] = state
+                costs[id(state)] = max(costs.get(id(state), 0.0), cost * self._weight(of))
+        return states[min(costs, key=lambda key: costs[key])]
+
+    def _costs(self, at: list[int]) -> Iterator[tuple[int, float]]:
+        """What the absence of each state costs, of a text with states at these positions."""
+        for before, here, after in zip([0, *at], at, [*at[1:], *at[-1:]], strict=False):
+            # One that lies closely before the newest serves edits between the two.
+            last = at[-1] - here < SHORT
+            cost = (at[-1] - before + SHORT) / (at[-1] - after + SHORT)
+            yield here, (at[-1] + SHORT) / SHORT if last else cost
+
+    def _weight(self, of: int) -> float:
+        if of < self._n_seqs:
+            return 1.0
+        return 1.0 / (2 + self._by_use.index(of)) if of in self._by_use else 0.0
 
 
 def planned(end: int, room: int, step: int) -> set[int]:
     """The multiples of step at which a prompt of `end` tokens should keep states, `room` of them
-    beside one at its end: where neighbours have like ratios, as PromptStates explains."""
+    beside one at its end: where neighbours have like ratios, as PromptStates explains. Where there
+    is room for three, the last one is among them: from there the same prompt goes on with another
+    ending."""
     grid = range(step, end, step)
-    if room <= 0:
+    if room <= 0 or not grid:
         return set()
     if len(grid) <= room:
         return set(grid)
     ratio, found = ((end + SHORT) / SHORT) ** (1 / (room + 1)), set[int]()
-    for i in range(1, room + 1):
+    if room > 2:
+        found.add(grid[-1])
+    for i in range(1 + len(found), room + 1):
         at = max(step, int(end + SHORT - SHORT * ratio**i) // step * step)
         while at in found and at > step:
             at -= step

@@ -7,9 +7,11 @@ one."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from ..graph.errors import RequestError
+from .buckets import MAX_TOKENS
 from .items import checked_ids
 from .rows import Pass
 
@@ -47,27 +49,47 @@ class Prompt:
     from the sequence, so a pass that failed is made again by the next call of `step`."""
 
     def __init__(
-        self, sequences: Sequences, seq: int, tokens: Sequence[int], hidden: bool = False
+        self,
+        sequences: Sequences,
+        seq: int,
+        tokens: Sequence[int],
+        hidden: bool = False,
+        behind: Sequence[int] = (),
     ) -> None:
-        """hidden: passes give hidden rows. Raises RequestError for a prompt without tokens, ids
-        outside the vocabulary, or a context that is too small."""
+        """hidden: passes give hidden rows; behind: tokens that were generated behind the prompt,
+        which take the kernels of decoding once more. Raises RequestError where there are no tokens
+        at all, for ids outside the vocabulary, or a context that is too small."""
         self.sequences, self.seq, self.hidden = sequences, seq, hidden
         self.tokens = checked_ids(tokens, sequences.model.n_vocab)
+        self.behind = list(behind)
         self.start = sequences.length(seq)
         self._check_room()
-        sizes = sequences.cuts(seq, len(self.tokens))
-        self.ends = [self.start + sum(sizes[: i + 1]) for i in range(len(sizes))]
+        self.ends = list(accumulate(sequences.cuts(seq, len(self.tokens)), initial=self.start))[1:]
+
+    @property
+    def end(self) -> int:
+        """Tokens of the sequence with all of it."""
+        return self.start + len(self.tokens) + len(self.behind)
 
     @property
     def done(self) -> bool:
         """Whether all of it is evaluated."""
-        return self.sequences.evaluated(self.seq) == self.ends[-1]
+        return self.sequences.evaluated(self.seq) == self.end
 
     @property
     def last(self) -> bool:
         """Whether the next pass is the last one."""
         at = self.sequences.evaluated(self.seq)
-        return at >= self.start and len([end for end in self.ends if end > at]) == 1
+        return at >= self.start and at + self.size == self.end
+
+    @property
+    def size(self) -> int:
+        """Tokens of the next pass."""
+        at = self.sequences.evaluated(self.seq)
+        if at < self.start:
+            return min(self.start - at, MAX_TOKENS)
+        end = next((end for end in self.ends if end > at), None)
+        return min(self.end - at, MAX_TOKENS) if end is None else end - at
 
     def step(self) -> tuple[Sequence[int], Pass]:
         """The next pass, and its tokens: those that are due in the sequence come first."""
@@ -75,7 +97,12 @@ class Prompt:
         at = sequences.evaluated(seq)
         if at < self.start:
             return sequences.evaluate_due(seq, self.hidden)
-        end = next(end for end in self.ends if end > at)
+        end = next((end for end in self.ends if end > at), None)
+        if end is None:
+            missing = self.end - sequences.length(seq)
+            if missing:
+                sequences.append(seq, self.behind[-missing:])
+            return sequences.evaluate_due(seq, self.hidden)
         part = self.tokens[at - self.start : end - self.start]
         kind = pass_kind(len(part))
         found = sequences.evaluate([(seq, part)], hidden=self.hidden, kind=kind)
@@ -84,9 +111,9 @@ class Prompt:
         return part, found
 
     def _check_room(self) -> None:
-        if not self.tokens:
+        n, n_ctx = len(self.tokens) + len(self.behind), self.sequences.n_ctx
+        if not n:
             raise RequestError("the prompt has no tokens; give at least one")
-        n, n_ctx = len(self.tokens), self.sequences.n_ctx
         if self.start + n > n_ctx:
             before = f"the sequence has {self.start} tokens, and " if self.start else ""
             raise RequestError(

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..graph.errors import RiverrunError
 from .chooser import Chooser
 from .constraints import Constraint, start_constraint
 from .drafting import Drafting, Opener
 from .logprobs import Logprobs
 from .options import Options
+from .result import Result, message_of
 from .sampler import Sampler, SamplerParams
 from .stop import StopMatcher
-from .timings import Timings
+from .timings import Timings, added
 
 if TYPE_CHECKING:
     from .model import Model
@@ -31,33 +30,6 @@ class Stage(Enum):
     PROMPT = "prompt"
     DECODING = "decoding"
     ENDED = "ended"
-
-
-@dataclass(frozen=True)
-class Result:
-    """A finished text. tokens: generated ids without the end token; finish_reason: "stop" (end
-    token, stop token or stop text), "length" (max_tokens or context), "cancelled" or "error", whose
-    message is in `error`; seed: of the draws, None for greedy decoding; timings: the fields of
-    Timings.as_dict; logprobs: `Logprobs.entries` where they were asked for, one for each of
-    `tokens`."""
-
-    text: str
-    tokens: list[int]
-    prompt_tokens: int
-    finish_reason: str
-    timings: dict[str, Any]
-    model: str
-    device: str
-    seed: int | None = None
-    error: str = ""
-    logprobs: list[dict[str, Any]] | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """The fields, ready for JSON; logprobs only where they were asked for."""
-        found = asdict(self)
-        if self.logprobs is None:
-            del found["logprobs"]
-        return found
 
 
 class Request:
@@ -103,6 +75,8 @@ class Request:
         self.cancelled = False
         # Whether what was chosen and what the sequence holds may disagree at the moment.
         self.changing = False
+        self.number = -1  # its place among all that were submitted
+        self._drafted: dict[str, Any] = {}  # statistics of drafts from before it was paused
         self._stop = StopMatcher(options.stop)
         shown = frozenset(options.shown_token_ids)
         self._decoder = model.tokenizer.stream(special=shown if shown else False)
@@ -145,6 +119,11 @@ class Request:
         return self.tokens[-1]
 
     @property
+    def length(self) -> int:
+        """Tokens of its text with those before it and the newest one, once it has one."""
+        return self._start + len(self.tokens)
+
+    @property
     def left(self) -> int | None:
         """Tokens that may still come, None for any number."""
         most = self.options.max_tokens
@@ -160,9 +139,29 @@ class Request:
 
     def began_prompt(self, kept: int, note: str = "") -> None:
         """Its first pass is next; `kept` of its tokens need none. note: why not more."""
+        if self.tokens:
+            return  # it was paused, and its prompt has its times
         self.timings.cache_note = note
         self.timings.cache_n, self.timings.prompt_n = kept, len(self.prompt) - kept
         self._began = time.perf_counter()
+
+    def pause(self) -> None:
+        """It gives up its sequence, and is to be evaluated again: prompt and tokens so far."""
+        self.timings.paused_n += 1
+        if self.drafting is not None:
+            self._drafted = self._statistics(self.drafting)
+        self.drafting, self.stage = None, Stage.QUEUED
+
+    def resume(self) -> None:
+        """A sequence holds again what it held when the request was paused."""
+        self.stage = Stage.DECODING
+
+    def _statistics(self, drafting: Drafting) -> dict[str, Any]:
+        """Of all its drafts."""
+        found = drafting.statistics(self.seq)
+        whole: dict[str, Any] = added(self._drafted, found)
+        # A limit, and no sum.
+        return whole | {name: found[name] for name in ("draft_max",) if name in found}
 
     def began_decoding(self, length: int, room: int) -> None:
         """The prompt is evaluated, `length` tokens with those before it, and the context has room
@@ -232,8 +231,9 @@ class Request:
         error = self.error
         if not error:
             self._flush()
+        self.timings.extra = self._drafted
         if self.drafting is not None and self.seq >= 0:
-            self.timings.extra = self.drafting.statistics(self.seq)
+            self.timings.extra = self._statistics(self.drafting)
         sampler = self.chooser.sampler
         self.result = Result(
             self.text,
@@ -244,7 +244,7 @@ class Request:
             self.model.name,
             self.model.device,
             None if sampler.params.greedy else sampler.seed,
-            _message(error) if error else "",
+            message_of(error) if error else "",
             None if self._logprobs is None else list(self._logprobs.entries),
         )
         self.stage = Stage.ENDED
@@ -266,11 +266,6 @@ class Request:
             self._ends_at.append(len(self.tokens))
         if self._stop.matched is not None:
             self._reason = "stop"
-
-
-def _message(error: BaseException) -> str:
-    known = isinstance(error, RiverrunError)
-    return str(error) if known else f"{type(error).__name__}: {error}"
 
 
 def by_drafting(requests: Sequence[Request]) -> list[tuple[Drafting, list[Request]]]:

@@ -10,7 +10,7 @@ from .sequences import Sequences
 class Roster:
     """active: requests that have a sequence, each its own; prompts: those of active ones; ended:
     requests whose end was not reported yet; free: sequences without a request, the one unused for
-    longest first."""
+    longest first; n_left: how often a request has left one."""
 
     def __init__(self, sequences: Sequences, n: int) -> None:
         """n: how many sequences may be used, from 0 on."""
@@ -18,6 +18,7 @@ class Roster:
         self.active: list[Request] = []
         self.prompts: dict[Request, Prompt] = {}
         self.ended: list[Request] = []
+        self.n_left = 0
         self._by_age = list(range(n))
 
     @property
@@ -39,22 +40,32 @@ class Roster:
             self.ended.append(request)
 
     def _leave(self, request: Request) -> None:
-        work, seq = self.prompts.get(request), request.seq
+        seq = request.seq
         if not self.sequences.is_lost(seq):
             self.sequences.drop_pending(seq)
-            if work is not None and request.tokens:
-                self._append_rest(request, work)
+            self._append_rest(request)
         self._by_age = [*(s for s in self._by_age if s != seq), seq]
         self.prompts.pop(request, None)
         self.active.remove(request)
+        self.n_left += 1
 
-    def _append_rest(self, request: Request, work: Prompt) -> None:
+    def _append_rest(self, request: Request) -> None:
         """The newest token has not been evaluated; it belongs to the text all the same, unless the
-        context ends in front of it."""
-        whole = work.start + len(work.tokens) + len(request.tokens)
-        missing = whole - self.sequences.length(request.seq)
-        if missing > 0 and whole <= self.sequences.n_ctx:
+        context ends in front of it, or its prompt is still on its way once more."""
+        missing = request.length - self.sequences.length(request.seq)
+        if 0 < missing <= len(request.tokens) and request.length <= self.sequences.n_ctx:
             self.sequences.append(request.seq, request.tokens[-missing:])
+
+    def pause(self, request: Request) -> None:
+        """Take its sequence from a request, which is then empty and the first to be used."""
+        request.pause()
+        seq = request.seq
+        self.sequences.clear(seq)
+        self._by_age = [seq, *(s for s in self._by_age if s != seq)]
+        self.prompts.pop(request, None)
+        self.active.remove(request)
+        request.seq = -1
+        self.n_left += 1
 
     def fail(self, request: Request, error: BaseException) -> None:
         """End a request that cannot go on."""

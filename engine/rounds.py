@@ -4,7 +4,7 @@ host then chooses the tokens. Without drafts it is a plain decode step."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -31,8 +31,9 @@ class Turn:
 class Rounds:
     """The rounds of a session."""
 
-    def __init__(self, sequences: Sequences) -> None:
-        self.sequences = sequences
+    def __init__(self, sequences: Sequences, fits: Callable[[Mapping[Request, int]], bool]) -> None:
+        """fits: whether there is room for so many tokens of some requests."""
+        self.sequences, self._fits = sequences, fits
         self._lists = True  # whether the device gives shortlists
 
     def run(self, requests: Sequence[Request]) -> list[Request]:
@@ -46,8 +47,21 @@ class Rounds:
         self._complete(turns)
         return []
 
+    def _shorten(self, turns: Sequence[Turn]) -> None:
+        """Where pages are short, draft no further than the last page of each sequence reaches."""
+        if not any(turn.drafted for turn in turns):
+            return
+        if self._fits({turn.request: 1 + len(turn.drafted) for turn in turns}):
+            return
+        for turn in turns:
+            spare = self.sequences.memory.spare(turn.request.seq)
+            if turn.drafted and spare is not None:
+                turn.proposal = turn.proposal.cut(max(0, spare - 1))
+                turn.drafted = turn.proposal.tokens
+
     def _complete(self, turns: Sequence[Turn]) -> None:
         """The pass of all, and what comes of it."""
+        self._shorten(turns)
         began = time.perf_counter()
         try:
             self._evaluate(turns)
@@ -196,7 +210,9 @@ class Rounds:
 
 
 def _entry(request: Request) -> Entry:
-    return Entry(request.seq, request.token, request.chooser, request.left)
+    return Entry(
+        request.seq, request.token, request.chooser, request.left, request.options.draft_max
+    )
 
 
 def _draftings(turns: Sequence[Turn]) -> list[Drafting]:

@@ -9,7 +9,7 @@ import numpy as np
 from ..graph.errors import RequestError
 from .bound_step import Part
 from .buckets import sequence_bucket
-from .items import checked_ids
+from .items import checked_ids, common_length
 from .memory import Reservation
 from .passes import MOST_AGAIN, Passes
 from .prompts import LAST, Prompt, cuts, pass_kind
@@ -36,6 +36,10 @@ class Sequences(Passes):
     def is_lost(self, seq: int) -> bool:
         """Whether an exception left a sequence in pieces; `clear` empties it."""
         return self._sequence(seq) in self._changing
+
+    def holds(self, seq: int) -> bool:
+        """Whether a sequence holds anything, be it in pieces."""
+        return self.is_lost(seq) or self.memory.length(seq) + len(self._due[seq]) > 0
 
     def append(self, seq: int, tokens: Sequence[int]) -> None:
         """Tokens that belong to the text without having been evaluated: they are due, and run in
@@ -118,11 +122,21 @@ class Sequences(Passes):
         if seq in self._changing:
             self.clear(seq)
         self.drop_pending(seq)
-        common = _common(self._tokens[seq], tokens[:-1])
+        common = common_length(self._tokens[seq], tokens[:-1])
         self._changing.add(seq)
         self._due[seq] = []
         found = self.storage.reuse(seq, common)
         self._forget_behind(seq)
+        return found
+
+    def adopt(self, src: int, seq: int, tokens: Sequence[int]) -> Reuse:
+        """Let the empty sequence seq go on from as much as can be of these tokens, with which what
+        src holds begins: a sequence, or a text parked behind them, that stays as it is."""
+        seq = self._usable(seq)
+        self._changing.add(seq)
+        found = self.storage.adopt(src, seq, len(tokens))
+        self._tokens[seq] = list(tokens[: found.kept])
+        self._changing.discard(seq)
         return found
 
     def copy(self, src: int, dst: int) -> None:
@@ -236,13 +250,3 @@ class Sequences(Passes):
             self.runner.prepare("none", 1, again + most)
         if self.plan.capacity.log:
             self.runner.fold_step()
-
-
-def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many leading tokens two texts share."""
-    n = 0
-    for x, y in zip(a, b, strict=False):
-        if x != y:
-            break
-        n += 1
-    return n

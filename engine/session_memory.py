@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ..backends import Backend, BoundPlan, Pools
+from ..backends.base import KeptParts
 from ..graph.errors import BackendError, OutOfMemory
 from .bound_step import BoundStep
 from .buckets import MAX_TOKENS
 from .memory import HybridMemory
+from .memory.pages import MOST_PARKED
 from .prompt_states import PromptStates, planned
 from .saved import pack, unpack
 from .session_plan import SessionPlan, mib
@@ -38,7 +40,7 @@ class SessionMemory:
         self.pools = _allocate(plan, backend)
         _check_size(plan, self.pools.nbytes)
         self.memory = HybridMemory([x.make(self.pools, plan.capacity) for x in plan.layouts])
-        self.prompt_states = PromptStates(plan.options.n_seqs, plan.cache_bytes)
+        self.prompt_states = PromptStates(plan.options.n_seqs, plan.cache_bytes, MOST_PARKED)
 
     def step(self, bound: BoundPlan) -> BoundStep:
         """A bound plan with the buffers that a pass fills."""
@@ -120,15 +122,51 @@ class SessionMemory:
         why = "" if kept == common else f"{kept} of {common} common tokens are reused: {why}"
         return Reuse(kept, why)
 
+    def reachable(self, src: int, common: int) -> int:
+        """From how many of the leading `common` tokens that src holds, a sequence or a parked
+        text, another sequence can go on."""
+        return self._adoptable(src, common)[0]
+
+    def adopt(self, src: int, seq: int, common: int) -> Reuse:
+        """Let the empty sequence go on from there; src stays as it is."""
+        kept, state = self._adoptable(src, common)
+        if kept:
+            self.memory.adopt(src, seq, kept, state)
+            self.prompt_states.share(src, seq, kept)
+        # Short of it only where pages alone would do: they go on at the grid.
+        whole = kept == common or (self.memory.reach is None and common - kept < (self.grid or 1))
+        why = "" if whole else self._where(src)
+        return Reuse(kept, why and f"{kept} of {common} common tokens are reused: {why}")
+
+    def _adoptable(self, src: int, common: int) -> tuple[int, KeptParts]:
+        able = self.memory.can_adopt
+        if self.memory.reach is None:
+            at = common // (self.grid or 1) * (self.grid or 1)
+            return (at, {}) if at and able(src, at, {}) else (0, {})
+        found = self.prompt_states.before(src, common)
+        return next(((at, state) for at, state in found if able(src, at, state)), (0, {}))
+
+    def in_place(self, seq: int, common: int) -> int:
+        """How many of the leading `common` tokens `reuse` would keep."""
+        if self.memory.can_remove(seq, common):
+            return common
+        found, able = self.prompt_states.before(seq, common), self.memory.can_rewind
+        return next((at for at, state in found if able(seq, at, state)), 0)
+
     def _why_less(self, seq: int, common: int, held: int) -> str:
         """Why memory of `held` tokens does not go back to `common` ones."""
         size, limit = self.plan.bytes.kept, self.prompt_states.limit
         back = f"this memory does not go back by {held - common} tokens"
         if limit < size:
             return f"{back}, and cache_bytes of {mib(limit)} keeps no state of {mib(size)}"
+        return f"{back}, and {self._where(seq)}"
+
+    def _where(self, seq: int) -> str:
+        """Where a text has states."""
         at = self.prompt_states.positions(seq)
         where = f"states are kept at {', '.join(map(str, at))}" if at else "no state is kept"
-        return f"{back}, and {where} (cache_bytes of {mib(limit)}, {mib(size)} a state)"
+        size, limit = self.plan.bytes.kept, self.prompt_states.limit
+        return f"{where} (cache_bytes of {mib(limit)}, {mib(size)} a state)"
 
     def forget_states(self, seq: int, start: int) -> None:
         """Drop kept states of positions after start."""

@@ -23,13 +23,15 @@ MOST_BYTES = 1 << 62
 @dataclass(frozen=True)
 class SessionOptions:
     """n_ctx: tokens of the longest sequence, None for the model's own up to 4096; n_seqs:
-    sequences; cache_type_k, cache_type_v: element types of attention memory (f32, f16, bf16, q8_0,
-    q4_0); rollback: how recurrent state forgets tokens (memory/rollback.py); n_rs_seq: the most
-    tokens that it can forget, 0 for none, with rollback="snapshots" committed ones, too; program:
-    "trunk", or "mtp" for the block that predicts further tokens; draft_head: logits of the draft
-    head's tokens only; cache_bytes: memory for states to which prompts may go back, on their device
-    as long as it has room, 0 for none, None for 256 MiB or, if more, two states of each sequence;
-    budget: bytes that rollback=auto may spend, a quarter of it on replay's log."""
+    sequences; n_ctx_total: tokens that attention memory has pages for in all, from n_ctx on, None
+    for n_ctx of each sequence; cache_type_k, cache_type_v: element types of attention memory (f32,
+    f16, bf16, q8_0, q4_0); rollback: how recurrent state forgets tokens (memory/rollback.py);
+    n_rs_seq: the most tokens that it can forget, 0 for none, with rollback="snapshots" committed
+    ones, too; program: "trunk", or "mtp" for the block that predicts further tokens; draft_head:
+    logits of the draft head's tokens only; cache_bytes: memory for states to which prompts may go
+    back, on their device as long as it has room, 0 for none, None for 256 MiB or, if more, two
+    states of each sequence; budget: bytes that rollback=auto may spend, a quarter of it on
+    replay's log."""
 
     n_ctx: int | None = option(
         None,
@@ -41,6 +43,14 @@ class SessionOptions:
         check=integer(1, MOST_CONTEXT, "1 or more tokens"),
     )
     n_seqs: int = limited(1, integer(1, MOST_SEQUENCES))
+    n_ctx_total: int | None = option(
+        None,
+        "--ctx-total",
+        metavar="TOKENS",
+        help="Attention memory for so many tokens in all, shared by the sequences in pages of 256.",
+        shown="every sequence can be full",
+        check=integer(1, MOST_CONTEXT, "1 or more tokens"),
+    )
     cache_type_k: str = option(
         "f16",
         "--cache-type-k",

@@ -68,7 +68,9 @@ class SessionPlan:
             )
         if b.kept and self.cache_bytes:
             parts.append(f"states along prompts up to {mib(self.cache_bytes)}")
-        return f"memory for {self.n_ctx} x {self.options.n_seqs} tokens: {', '.join(parts)}"
+        shared = self.options.n_ctx_total
+        some = f", {shared} in all" if shared is not None else ""
+        return f"memory for {self.n_ctx} x {self.options.n_seqs} tokens{some}: {', '.join(parts)}"
 
 
 def plan_session(model: Model, options: SessionOptions) -> SessionPlan:
@@ -145,7 +147,15 @@ def _choices(
     """What would do for a program's memories, sized, best first."""
     plain = _plain_capacity(options, n_ctx)
     _check_head_sizes(arch, plain)
-    demand = Demand(n_ctx, options.n_seqs, MAX_TOKENS, options.rollback, options.n_rs_seq, on_host)
+    demand = Demand(
+        n_ctx,
+        options.n_seqs,
+        MAX_TOKENS,
+        options.rollback,
+        options.n_rs_seq,
+        on_host,
+        plain.n_pages,
+    )
     return [_sized(found, plain) for found in _combinations(program, demand)]
 
 
@@ -189,9 +199,15 @@ def _check_declared(
 
 
 def _plain_capacity(options: SessionOptions, n_ctx: int) -> Capacity:
-    pages = -(-n_ctx // PAGE)
+    pages, total = -(-n_ctx // PAGE), options.n_ctx_total
+    if total is not None and total < n_ctx:
+        raise RequestError(
+            f"n_ctx_total: expected room for one context of {n_ctx} tokens at least, got {total}",
+            "n_ctx_total",
+        )
+    every = pages * options.n_seqs
     return Capacity(
-        n_pages=pages * options.n_seqs,
+        n_pages=every if total is None else -(-total // PAGE),
         pages_per_seq=pages,
         rows=options.n_seqs,
         k_dtype=cache_type("cache_type_k", options.cache_type_k),

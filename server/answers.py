@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from ..models.chat.output import CallArguments, CallStart, Content, Delta, Reasoning
+from ..models.chat.output import CallArguments, CallEnd, CallStart, Content, Delta, Reasoning
 from .choices import finish_reason
-from .prompting import Prepared
+from .failures import ApiError
 from .served import Part, Running
 
 
 @dataclass
 class Called:
-    """A tool call: its name, its arguments as JSON text so far."""
+    """A tool call: its name, its arguments as JSON text so far; ended: they are whole."""
 
     id: str
     name: str
     arguments: str = ""
+    ended: bool = False
+
+    def values(self) -> dict[str, Any]:
+        """The arguments by name. Raises ApiError where they are no JSON object."""
+        try:
+            found = json.loads(self.arguments or "{}")
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise ApiError(
+                500,
+                f"the model called {self.name!r} with arguments that are no JSON object: "
+                f"{self.arguments[:200]!r}",
+                "server_error",
+            )
+        return found
 
 
 @dataclass
@@ -41,6 +58,8 @@ class Gathered:
                 self.calls.append(Called(f"call_{uuid.uuid4().hex[:24]}", delta.name))
             elif isinstance(delta, CallArguments):
                 self.calls[delta.index].arguments += delta.text
+            elif isinstance(delta, CallEnd):
+                self.calls[delta.index].ended = True
 
     def message(self) -> dict[str, Any]:
         """OpenAI's message."""
@@ -60,13 +79,37 @@ class Gathered:
         return found
 
 
+class Parser(Protocol):
+    """Finds the parts of an answer in its text."""
+
+    def feed(self, text: str) -> list[Delta]:
+        """What more of the text brings."""
+        ...
+
+    def finish(self) -> list[Delta]:
+        """What was withheld when the text ended."""
+        ...
+
+
+class Verbatim:
+    """A parser of text that is taken as it is: all of it is content."""
+
+    def feed(self, text: str) -> list[Delta]:
+        """That text."""
+        return [Content(text)]
+
+    def finish(self) -> list[Delta]:
+        """Nothing."""
+        return []
+
+
 class Reader:
     """Reads one answer: `deltas` of a part of its text is what is new, `gathered` all of it."""
 
-    def __init__(self, prepared: Prepared, run: Running) -> None:
+    def __init__(self, parser: Parser, run: Running) -> None:
         self.run, self.request = run, run.request
         self.gathered = Gathered()
-        self._parser = prepared.parser()
+        self._parser = parser
 
     def deltas(self, part: Part) -> list[Delta]:
         """What a part brings; the last one everything that was withheld."""

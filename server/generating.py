@@ -31,7 +31,7 @@ def sampling_options(service: Service, served: Served, body: Sampling) -> dict[s
         "stop": body.stops(),
         "ignore_eos": bool(body.ignore_eos),
         "cache_prompt": True if cached is None else cached,
-        "speculative": served.drafts(body.speculative, body.speculative_n_max),
+        **served.drafts(body.speculative, body.speculative_n_max),
     }
 
 

@@ -24,7 +24,8 @@ class ServerOptions:
     must show one, none for no check; alias: the model's name instead of its file's; models: a
     folder whose GGUF files can be named in requests; max_models: how many are loaded at a time;
     keep_alive: seconds after which one of those that nobody uses is unloaded, -1 for never;
-    timeout: seconds for a whole request, 0 for any; drain: seconds that running requests get on
+    warm_up: compile what requests will run when a model is loaded; timeout: seconds for a whole
+    request, 0 for any; drain: seconds that running requests get on
     shutdown; max_body: MiB of the longest request; slot_save_path: the folder of saved slots;
     allowed_hosts: names that the Host header may have besides the address, allowed_origins: pages
     elsewhere that browsers may send requests from, * for any; log_format: text or json."""
@@ -83,6 +84,9 @@ class ServerOptions:
         metavar="S",
         help="Seconds after which a model of --models that nobody uses is unloaded; -1: never.",
         check=number("a number of seconds, or -1", lambda v: v >= 0 or v == -1),
+    )
+    warm_up: bool = option(
+        True, "--no-warmup", help="Begin without passes that compile what requests will run."
     )
     timeout: float = option(
         0.0,

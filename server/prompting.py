@@ -54,6 +54,13 @@ class Prepared:
             reasoning=chat.split,
         )
 
+    def joined(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Options of `Engine.submit`: the template's end of a turn ends the answer, too."""
+        own = dict(self.options)
+        if options["ignore_eos"]:
+            own["stop_token_ids"] = ()
+        return {**options, **own}
+
 
 def prepare(served: Served, chat: Chat) -> Prepared:
     """Render a chat and compile what its answer must conform to. Takes its time: for a thread.

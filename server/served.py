@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..engine.constraints import Constraint
 from ..engine.driver import Driver
 from ..engine.engine import Engine, Event
-from ..engine.request import Request, Result
+from ..engine.request import Request
+from ..engine.result import Result
 from ..graph.errors import RequestError
 from ..speculative import Speculation
 from .failures import ApiError, overloaded
@@ -210,31 +211,32 @@ class Served:
                 del self._constraints[next(iter(self._constraints))]
         return found
 
-    def drafts(self, wanted: bool | str | None, most: int | None) -> Speculation | bool:
+    def drafts(self, wanted: bool | str | None, most: int | None) -> dict[str, Any]:
         """What a request asks of drafts, for `Engine.submit`. Raises RequestError for drafters that
         the server does not have."""
         own = self.speculation
         if wanted is False or most == 0:
-            return False
+            return {"speculative": False}
         if own is None:
-            if isinstance(wanted, str) or wanted or most:
+            if wanted or most:
                 raise RequestError(
                     "speculative: this server has no drafters; start it with --spec", "speculative"
                 )
-            return True
-        kinds = own.kinds
-        if isinstance(wanted, str):
-            kinds = tuple(kind.strip() for kind in wanted.split(","))
-            for kind in kinds:
-                if kind not in own.kinds:
-                    raise RequestError(
-                        f"speculative: expected some of {', '.join(own.kinds)}, got {kind!r}",
-                        "speculative",
-                    )
-        if set(kinds) == set(own.kinds) and most is None:
-            return True
-        longest = own.longest if most is None else min(most, own.longest)
-        return replace(own, kinds=kinds, draft_max=longest, draft_min=min(own.draft_min, longest))
+            return {}
+        if not isinstance(wanted, str):
+            return {"draft_max": most}
+        kinds = tuple(dict.fromkeys(kind.strip() for kind in wanted.split(",")))
+        for kind in kinds:
+            if kind not in own.kinds:
+                raise RequestError(
+                    f"speculative: expected some of {', '.join(own.kinds)}, got {kind!r}",
+                    "speculative",
+                )
+        if set(kinds) == set(own.kinds):
+            return {"draft_max": most}
+        # In the server's own order, so that there are no more chains than sets of drafters.
+        chosen = replace(own, kinds=tuple(kind for kind in own.kinds if kind in kinds))
+        return {"speculative": chosen, "draft_max": most}
 
     def close(self) -> None:
         """End what runs and free the model. Blocks until the pass in progress is over."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import index
 from typing import Protocol
 
@@ -40,6 +40,11 @@ class Proposal:
     def drafter_name(self) -> str:
         """Whose draft it is, "" for nobody's."""
         return self.drafter.name if self.drafter is not None else ""
+
+    def cut(self, n: int) -> Proposal:
+        """With the first n of the drafted tokens."""
+        drafter = self.drafter if n else None
+        return replace(self, drafter=drafter, draft=_cut(self.draft, self.tokens[:n]))
 
 
 @dataclass(slots=True)

@@ -427,7 +427,8 @@ class Speculator:
         left = MAX_TOKENS if entry.left is None else entry.left
         again = self.sequences.memory.rerun(entry.seq)
         share = MAX_TOKENS // company - 1 - again
-        return max(0, min(free - 2, left - 1, share, self.window))
+        most = MAX_TOKENS if entry.most is None else entry.most
+        return max(0, min(free - 2, left - 1, share, self.window, most))
 
     def limit(self, drafter: Drafter, company: int) -> int:
         """How many drafts to ask a drafter for; once in each round."""

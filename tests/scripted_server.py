@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,19 +15,23 @@ Body = dict[str, Any]
 
 @dataclass(frozen=True)
 class Said:
-    """An answer: its parts are sent one by one; cut: the connection breaks off behind them."""
+    """An answer: its parts are sent one by one; cut: the connection breaks off behind them;
+    headers: further ones."""
 
     parts: Iterable[bytes]
     status: int = 200
     kind: str = "application/json"
     cut: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
 class Scripted:
-    """url: with which to reach it; asked: (path, body, headers) of each request, in order."""
+    """url: with which to reach it; asked: (path, body, headers) of each request, in order; gone:
+    answers that the client did not wait for."""
 
     url: str
+    gone: int = 0
     asked: list[tuple[str, Body, dict[str, str]]] = field(default_factory=list)
 
 
@@ -65,16 +69,18 @@ def scripted(script: Script) -> Iterator[Scripted]:
                 found.asked.append((self.path, body, dict(self.headers)))
                 said = script(self.path, body)
             self.send_response(said.status)
-            self.send_header("Content-Type", said.kind)
+            for name, value in {"Content-Type": said.kind, **said.headers}.items():
+                self.send_header(name, value)
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
-            for part in said.parts:
-                self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
-                self.wfile.flush()
-            if said.cut:
-                self.close_connection = True
-                return
-            self.wfile.write(b"0\r\n\r\n")
+            try:
+                for part in said.parts:
+                    self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
+                if not said.cut:
+                    self.wfile.write(b"0\r\n\r\n")
+            except ConnectionError:
+                found.gone += 1
+            self.close_connection = said.cut
 
         def log_message(self, *_: object) -> None:
             pass

@@ -23,7 +23,7 @@ from .hub import FromHub
 from .loading import Loading
 from .messages import complain, note
 from .parameters import Chosen, Offer, command
-from .speculation import Drafting
+from .speculation import ONE_TEXT, Drafting
 from .templating import Templating
 from .wording import in_command_words
 
@@ -39,7 +39,7 @@ def chat(
     templating: Templating,
     ending: Annotated[Ending, WHOLE_ANSWERS],
     sampling: SamplerParams,
-    session: Chosen[SessionOptions],
+    session: Annotated[Chosen[SessionOptions], ONE_TEXT],
     loading: Loading,
     hub: FromHub,
     drafts: Chosen[Speculation],

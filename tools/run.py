@@ -22,7 +22,7 @@ from .loading import Loading
 from .misuse import misuse
 from .options import MOST, Json, read_integers
 from .parameters import Chosen, command
-from .speculation import Drafting
+from .speculation import ONE_TEXT, Drafting
 from .templating import Templating
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def run(
     prompt: Prompt,
     ending: Ending,
     sampling: SamplerParams,
-    session: Chosen[SessionOptions],
+    session: Annotated[Chosen[SessionOptions], ONE_TEXT],
     loading: Loading,
     hub: FromHub,
     drafts: Chosen[Speculation],

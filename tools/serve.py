@@ -72,12 +72,15 @@ def _main(loading: Loading, options: ServerOptions) -> Path | None:
 def _open(asked: Drafting, options: ServerOptions) -> Engine:
     """Load a model and make its engine."""
     from ..engine.engine import Engine
+    from ..engine.warming import warm_up
 
     n_ctx = asked.session.values.get("n_ctx")
     model = load_asked(asked.loading, asked.offload(n_ctx))
     try:
         memory = {k: v for k, v in asked.session_options().items() if k != "n_ctx"}
         engine = Engine(model, n_seqs=options.parallel, n_ctx=n_ctx, spec=asked.open(), **memory)
+        if options.warm_up:
+            warm_up(engine)
     except BaseException:
         model.close()
         raise

@@ -19,7 +19,7 @@ from .misuse import misuse
 from .options import Json
 from .parameters import Chosen, Offer, command
 from .run import Prompt
-from .speculation import MEASURED, Drafting
+from .speculation import MEASURED, ONE_TEXT, Drafting
 
 if TYPE_CHECKING:
     from ..engine import Model
@@ -59,7 +59,7 @@ def check(
     prompt: Prompt,
     ending: Annotated[Ending, Offer(only=("n", "ignore_eos"), changed=OFFERED)],
     drafts: Annotated[Chosen[Speculation], Offer(only=("kinds", *MEASURED), changed=OFFERED)],
-    session: Chosen[SessionOptions],
+    session: Annotated[Chosen[SessionOptions], ONE_TEXT],
     sampling: Annotated[SamplerParams, Offer(changed=OFFERED)],
     loading: Loading,
     logits: Logits = False,

@@ -15,7 +15,7 @@ from .hub import FromHub
 from .loading import Loading, load_asked, load_model
 from .messages import note
 from .misuse import misuse
-from .parameters import Chosen
+from .parameters import Chosen, Offer
 
 if TYPE_CHECKING:
     from ..engine import Model, Session
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from ..engine.offload import Offload
 
 
+# What commands that run one text at a time offer of a session.
+ONE_TEXT = Offer(without=("n_ctx_total",))
 # What `spec check` and `bench spec` offer of it: drafts stay by `match`, and files of counts would
 # make their runs depend on earlier ones.
 MEASURED = ("draft_model", "draft_max", "draft_min", "p_min")

@@ -76,11 +76,9 @@ class PagedKV(PagedRows):
             return True
         if self._pending[seq] or not 0 <= start <= self._length[seq]:
             return False
+        if not self._are_rows(start, kept):
+            return False
         rows = start - self._seen_page(start) * PAGE
-        for name in self.states:
-            spec, there = self.pools.specs[name], kept.get(name, ())
-            if sum(part.nbytes for part in there) != rows * spec.nbytes // spec.shape[0]:
-                return False
         own = sum(self.pages.owners(self.block_table.item(seq, at)) == 1 for at in self.held(seq))
         return pages_of(rows) <= self.pages.free + own
 
@@ -90,13 +88,48 @@ class PagedKV(PagedRows):
         self._remove(seq, start if there else 0)
         if there:
             return
+        self._put_back(seq, start, kept)
+        self._length[seq] = start
+
+    def can_adopt(self, src: int, start: int, kept: KeptParts) -> bool:
+        """While the pages that position start sees are there, or with kept rows and room for
+        them."""
+        if not 0 < start <= self._length[src]:
+            return False
+        if self._first[src] <= self._seen_page(start):
+            return True
+        pages = pages_of(start) - self._seen_page(start)
+        return self._are_rows(start, kept) and pages <= self.pages.free
+
+    def adopt(self, src: int, dst: int, start: int, kept: KeptParts) -> None:
+        """Share the pages, or put kept rows into new ones."""
+        if self._first[src] <= self._seen_page(start):
+            first = max(self._first[src], self._kept_page(start))
+            for at in range(first, pages_of(start)):
+                self.pages.share(self.block_table.item(src, at))
+                self.block_table[dst, at] = self.block_table[src, at]
+                self._first[dst], self._end[dst] = first, at + 1
+        else:
+            self._put_back(dst, start, kept)
+        self._length[dst] = start
+
+    def _are_rows(self, start: int, kept: KeptParts) -> bool:
+        """Whether these are the rows that `to_keep` named at `start` tokens."""
+        rows = start - self._seen_page(start) * PAGE
+        for name in self.states:
+            spec, there = self.pools.specs[name], kept.get(name, ())
+            if sum(part.nbytes for part in there) != rows * spec.nbytes // spec.shape[0]:
+                return False
+        return True
+
+    def _put_back(self, seq: int, start: int, kept: KeptParts) -> None:
+        """Kept rows into pages of an empty sequence."""
         first = self._seen_page(start)
         self._take_pages(seq, first, start)
         for name in self.states:
             pieces = self._pieces(seq, first * PAGE, start)
             for (rows, _), part in zip(pieces, kept[name], strict=True):
                 self.pools.put_back(name, rows, part)
-        self._length[seq] = start
 
     def _seen_page(self, position: int) -> int:
         """The first page that a query at this position sees."""

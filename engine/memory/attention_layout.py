@@ -8,18 +8,26 @@ from ...backends import Pools
 from ...models.memories import PAGE, AttentionSpec, Capacity
 from .attention import PagedKV
 from .layout import Demand, Layout, MemoryBytes, lays_out
-from .pages import window_pages
+from .paged import pages_of
+from .pages import MOST_PARKED, window_pages
 
 
 class AttentionLayout(Layout):
     """Pages for the whole context of every sequence or, of layers with a window, for as much as
-    they hold at a time."""
+    they hold at a time; fewer where the session's sequences share fewer."""
 
     spec: AttentionSpec
 
     def size(self, c: Capacity) -> Capacity:
         """Pages of all sequences."""
-        pages = self._pages() * self.demand.n_seqs
+        d, texts = self.demand, self.demand.n_seqs
+        if d.n_pages is not None:
+            # Pages for more than all sequences hold texts that have left theirs.
+            texts = max(texts, d.n_pages // pages_of(d.n_ctx))
+        pages = self._pages() * texts
+        if d.n_pages is not None:
+            # Layers with a window never hold more pages of a text than the others do.
+            pages = min(pages, d.n_pages)
         if self.spec.window:
             return replace(c, window_pages=pages)
         return replace(c, n_pages=pages)
@@ -44,6 +52,7 @@ class AttentionLayout(Layout):
             self.spec.window,
             self._slack(),
             self.spec.suffix,
+            MOST_PARKED,
         )
 
     def _pages(self) -> int:

@@ -10,7 +10,7 @@ stay right, the source of a copy among them, and `reset` makes the others empty 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,6 +43,7 @@ class Memory(ABC):
 
     reruns: bool = False  # whether committed tokens run again after a rejection
     forgets_last: bool = True  # whether the last token can go without others running again
+    shares: bool = False  # whether texts can be parked, and shared by sequences
 
     def __init__(self, n_seqs: int) -> None:
         self.n_seqs = n_seqs
@@ -80,6 +81,28 @@ class Memory(ABC):
     @abstractmethod
     def refusal(self, batch: Sequence[Reservation]) -> str:
         """Why `reserve` would refuse; empty when it would not."""
+
+    def lacking(self, batch: Sequence[Reservation]) -> int:
+        """Pages that `reserve` would find missing, 0 where memory is not shared in pages."""
+        return 0
+
+    def surely_fits(self, n: int) -> bool:
+        """Whether passes of one or two tokens of n sequences find room, as far as that is quickly
+        said."""
+        return True
+
+    def spare(self, seq: int) -> int | None:
+        """Tokens behind the last one for which a sequence needs no further page; None for any."""
+        return None
+
+    def growing(self, lengths: Mapping[int, int], more: int = 0) -> int:
+        """Pages missing for sequences to grow to these lengths, and for `more` pages beside them,
+        counted from nothing: what only these sequences hold counts as free."""
+        return 0
+
+    def page_counts(self, without: Iterable[int]) -> tuple[int, int]:
+        """Pages in all, and those that would be free if these sequences held none."""
+        return 0, 0
 
     def reserve(self, batch: Sequence[Reservation]) -> None:
         """Make room for more tokens of each sequence, all or nothing. Raises RequestError."""
@@ -208,6 +231,22 @@ class Memory(ABC):
         """Forget committed tokens from position start on; kept: copies of what `to_keep` named when
         there were `start` of them. The caller has asked `can_rewind`."""
         self._remove(seq, start)
+
+    def park(self, src: int, dst: int) -> None:  # noqa: B027
+        """Let a place behind the sequences hold what src holds, for `adopt`; states that tokens
+        overwrite are not held."""
+
+    def unpark(self, place: int) -> None:  # noqa: B027
+        """Empty such a place, whatever state an exception has left it in."""
+
+    def can_adopt(self, src: int, start: int, kept: KeptParts) -> bool:
+        """Whether `adopt` can, for all that src holds now."""
+        return False
+
+    def adopt(self, src: int, dst: int, start: int, kept: KeptParts) -> None:  # noqa: B027
+        """Let the empty sequence dst hold the first `start` tokens of src, a sequence or a place
+        behind them, which stays as it is; kept: as for `rewind`. The caller has asked
+        `can_adopt`."""
 
     @abstractmethod
     def save(self, seq: int) -> dict[str, np.ndarray]:

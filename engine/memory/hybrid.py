@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,10 @@ class HybridMemory(Memory):
     """Fans out to its parts. Parts are asked before any of them changes."""
 
     def __init__(self, parts: Sequence[Memory]) -> None:
-        super().__init__(parts[0].n_seqs)
+        super().__init__(min(part.n_seqs for part in parts))
         self.parts = list(parts)
         self.reruns = any(part.reruns for part in parts)
+        self.shares = all(part.shares for part in parts)
         self.forgets_last = all(part.forgets_last for part in parts)
 
     def copied(self) -> Copied:
@@ -49,6 +50,29 @@ class HybridMemory(Memory):
             if why:
                 return why
         return ""
+
+    def lacking(self, batch: Sequence[Reservation]) -> int:
+        """Of the part that misses most."""
+        return max(part.lacking(batch) for part in self.parts)
+
+    def surely_fits(self, n: int) -> bool:
+        """In every part."""
+        return all(part.surely_fits(n) for part in self.parts)
+
+    def spare(self, seq: int) -> int | None:
+        """What every part has."""
+        found = [part.spare(seq) for part in self.parts]
+        return min((n for n in found if n is not None), default=None)
+
+    def growing(self, lengths: Mapping[int, int], more: int = 0) -> int:
+        """Of the part that misses most."""
+        return max(part.growing(lengths, more) for part in self.parts)
+
+    def page_counts(self, without: Iterable[int]) -> tuple[int, int]:
+        """Of all parts."""
+        seqs = list(without)
+        found = [part.page_counts(seqs) for part in self.parts]
+        return sum(n for n, _ in found), sum(free for _, free in found)
 
     def _prepare(self, batch: Sequence[Reservation]) -> list[Any]:
         done: list[Any] = []
@@ -142,6 +166,30 @@ class HybridMemory(Memory):
         for part in self.parts:
             part.rewind(seq, start, kept)
         super()._remove(seq, start)
+
+    def park(self, src: int, dst: int) -> None:
+        """In every part."""
+        for part in self.parts:
+            part.park(src, dst)
+
+    def unpark(self, place: int) -> None:
+        """In every part."""
+        for part in self.parts:
+            part.unpark(place)
+
+    def can_adopt(self, src: int, start: int, kept: KeptParts) -> bool:
+        """Whether every part can."""
+        return all(part.can_adopt(src, start, kept) for part in self.parts)
+
+    def adopt(self, src: int, dst: int, start: int, kept: KeptParts) -> None:
+        """Every part does."""
+        try:
+            for part in self.parts:
+                part.adopt(src, dst, start, kept)
+            self._length[dst] = start
+        except BaseException:
+            self.reset(dst)
+            raise
 
     def save(self, seq: int) -> dict[str, np.ndarray]:
         """The arrays of all parts."""

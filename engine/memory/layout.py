@@ -49,7 +49,8 @@ class MemoryBytes:
 class Demand:
     """What a session asks of each of its memories. n_ctx: tokens of the longest sequence; most:
     tokens of a pass; rollback, n_rs_seq: how recurrent state forgets, and how many tokens; on_host:
-    whether states lie in host memory."""
+    whether states lie in host memory; n_pages: pages of attention memory in all, None for the whole
+    context of every sequence."""
 
     n_ctx: int
     n_seqs: int
@@ -57,6 +58,7 @@ class Demand:
     rollback: str = "auto"
     n_rs_seq: int = 0
     on_host: bool = True
+    n_pages: int | None = None
 
 
 class Layout(ABC):

@@ -5,6 +5,7 @@ Serving"."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -13,9 +14,11 @@ import numpy as np
 from ...backends import Pools
 from ...graph.errors import RequestError
 from ...models.memories import PAGE
+from ..buckets import MAX_TOKENS
 from .base import Memory, Reservation
-from .filling import Filler, Part
-from .pages import Pages
+from .filling import Filler
+from .paged_filling import PageFiller
+from .pages import Pages, window_pages
 
 
 class _Fresh(NamedTuple):
@@ -25,33 +28,6 @@ class _Fresh(NamedTuple):
     at: int
     page: int
     shared: int | None
-
-
-class _Rows(Filler):
-    """The pool row of every token, and the pages of every item's sequence."""
-
-    def __init__(self, cache: PagedRows, rows: np.ndarray, table: np.ndarray) -> None:
-        self.cache, self.rows, self.table = cache, rows, table
-
-    def fill(self, i: int, part: Part, at: int) -> None:
-        n, again, seq = len(part.tokens), part.again, part.seq
-        if n == 1:
-            # What runs again has its key and value where others may share them.
-            self.rows[at] = -1 if again else self.cache.row(seq, part.first)
-        elif n:
-            self.rows[at : at + again] = -1
-            rows = self.cache.rows(seq, part.first + again, n - again)
-            self.rows[at + again : at + n] = rows
-        if n:
-            self.table[i] = self.cache.block_table[seq]
-
-    def fill_singles(self, seqs: np.ndarray, positions: np.ndarray) -> None:
-        n, table = len(seqs), self.cache.block_table
-        self.table[:n] = table[seqs]
-        self.rows[:n] = table[seqs, positions // PAGE] * PAGE + positions % PAGE
-
-    def pad(self, items: int, total: int) -> None:
-        self.rows[total:] = -1
 
 
 class PagedRows(Memory):
@@ -73,7 +49,10 @@ class PagedRows(Memory):
         window: int = 0,
         slack: int = 0,
         suffix: str = "",
+        parked: int = 0,
     ) -> None:
+        """parked: places for texts behind those of the sequences, see `Memory.park`."""
+        n_seqs += parked
         super().__init__(n_seqs)
         self.suffix = suffix  # of the names of its inputs
         self.n_ctx, self.window, self.slack = n_ctx, window, slack
@@ -92,7 +71,7 @@ class PagedRows(Memory):
     def fillers(self, inputs: Mapping[str, np.ndarray]) -> list[Filler]:
         """Of kv_rows and block_table, as models.memories.AttentionSpec has them."""
         rows = inputs.get(f"kv_rows{self.suffix}")
-        return [] if rows is None else [_Rows(self, rows, inputs[f"block_table{self.suffix}"])]
+        return [] if rows is None else [PageFiller(self, rows, inputs[f"block_table{self.suffix}"])]
 
     def held(self, seq: int) -> range:
         """The block table entries of the pages that a sequence holds."""
@@ -102,20 +81,57 @@ class PagedRows(Memory):
         """Why the new positions, and own copies of shared pages they lie in, find no room."""
         if len(batch) > 1 and len({seq for seq, *_ in batch}) < len(batch):
             return f"sequences of a pass should be distinct, got {[seq for seq, *_ in batch]}"
-        wanted, left, sharing = 0, dict[int, int](), self.pages.any_shared
         for seq, n, *_ in batch:
-            start = self._length[seq] + self._pending[seq]
-            end = start + n
+            end = self._length[seq] + self._pending[seq] + n
             if end > self.n_ctx:
                 return (
                     f"sequence {seq}: {end} tokens do not fit in a context of {self.n_ctx}; "
                     "load with a larger context (n_ctx) or shorten the prompt"
                 )
-            if end > self._end[seq] * PAGE:
-                wanted += pages_of(end) - self._end[seq]
+        wanted = self._wanted(batch)
+        return self._shortage(wanted) if wanted else ""
+
+    def _wanted(self, batch: Sequence[Reservation]) -> int:
+        """Pages for new positions, and for own copies of shared pages."""
+        wanted, left, sharing = 0, dict[int, int](), self.pages.any_shared
+        for seq, n, *_ in batch:
+            start = self._length[seq] + self._pending[seq]
+            if start + n > self._end[seq] * PAGE:
+                wanted += pages_of(start + n) - self._end[seq]
             if sharing and n and start % PAGE and self._shared(seq, start, left) is not None:
                 wanted += 1
-        return self._shortage(wanted) if wanted else ""
+        return wanted
+
+    def lacking(self, batch: Sequence[Reservation]) -> int:
+        """What is wanted beyond the free pages."""
+        return max(0, self._wanted(batch) - self.pages.free)
+
+    def surely_fits(self, n: int) -> bool:
+        """With two pages for each: a further one, and a copy of a shared one."""
+        return self.pages.free >= 2 * n
+
+    def spare(self, seq: int) -> int:
+        """Up to the end of the last page."""
+        return self._end[seq] * PAGE - self._length[seq] - self._pending[seq]
+
+    def growing(self, lengths: Mapping[int, int], more: int = 0) -> int:
+        """Pages of all these, without those that the sequences alone hold."""
+        wanted = more + sum(self._most_pages(length) for length in lengths.values())
+        return max(0, wanted - self.free_without(lengths))
+
+    def page_counts(self, without: Iterable[int]) -> tuple[int, int]:
+        """In all, and free."""
+        return self.pages.n, self.free_without(without)
+
+    def free_without(self, seqs: Iterable[int]) -> int:
+        """Pages that would be free if these sequences held none."""
+        held = Counter(self.block_table.item(seq, at) for seq in seqs for at in self.held(seq))
+        return self.pages.free + sum(self.pages.owners(page) == n for page, n in held.items())
+
+    def _most_pages(self, length: int) -> int:
+        """The most pages that a sequence holds on its way to a length."""
+        most = window_pages(self.window, self.slack, MAX_TOKENS, self.n_ctx)
+        return min(most, pages_of(length))
 
     def _shortage(self, wanted: int) -> str:
         if wanted <= self.pages.free:
@@ -170,6 +186,18 @@ class PagedRows(Memory):
             else:
                 self.pages.give_back(shared)
         super()._apply(batch, prepared)
+
+    shares = True
+
+    def park(self, src: int, dst: int) -> None:
+        """Its pages get an owner more."""
+        self.reset(dst)
+        self._copy(src, dst)
+        self._length[dst] = self._length[src]
+
+    def unpark(self, place: int) -> None:
+        """Give the pages back."""
+        self.reset(place)
 
     def row(self, seq: int, position: int) -> int:
         """The pool row of a position that is held."""

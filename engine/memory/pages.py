@@ -8,6 +8,9 @@ from collections.abc import Iterable
 from ...graph.errors import RequestError
 from ...models.memories import PAGE
 
+# Texts that may be parked beside the sequences: few enough to compare each with every prompt.
+MOST_PARKED = 64
+
 
 class Pages:
     """Pages 0 .. n - 1; one without owners is free, and free ones are used again.

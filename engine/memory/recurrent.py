@@ -157,6 +157,19 @@ class RecurrentMemory(Memory):
                 self.pools.put_back(name, self._place(seq), kept[name][0])
             self._length[seq] = start
 
+    shares = True
+
+    def can_adopt(self, src: int, start: int, kept: KeptParts) -> bool:
+        """With all states at hand."""
+        return all(name in kept for name in self.states)
+
+    def adopt(self, src: int, dst: int, start: int, kept: KeptParts) -> None:
+        """The kept state is the state."""
+        self._reset(dst)
+        for name in self.states:
+            self.pools.put_back(name, self._place(dst), kept[name][0])
+        self._length[dst] = start
+
     def lose(self, seq: int) -> None:
         """Where the pass cannot have touched the committed state, that goes on; else all committed
         tokens run again from an empty one."""

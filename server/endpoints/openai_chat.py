@@ -31,7 +31,7 @@ async def chat_completions(call: Call[ChatBody]) -> Answer | Stream:
         body.n,
         _most(body),
         logprobs=_logprobs(body),
-        **_joined(prepared, sampling_options(call.service, served, body)),
+        **prepared.joined(sampling_options(call.service, served, body)),
     )
     writer = _Writer(body, served, prepared, runs)
     if body.stream:
@@ -81,14 +81,6 @@ def template_kwargs(body: ChatBody) -> dict[str, Any]:
     return found
 
 
-def _joined(prepared: Prepared, options: dict[str, Any]) -> dict[str, Any]:
-    """Options of `Engine.submit`: the template's end of a turn ends the answer, too."""
-    own = dict(prepared.options)
-    if options["ignore_eos"]:
-        own["stop_token_ids"] = ()
-    return {**options, **own}
-
-
 def _most(body: ChatBody) -> int:
     for name in ("max_completion_tokens", "max_tokens", "n_predict"):
         value = getattr(body, name)
@@ -110,7 +102,7 @@ class _Writer:
         self, body: ChatBody, served: Served, prepared: Prepared, runs: Sequence[Running]
     ) -> None:
         self.body, self.served, self.runs = body, served, runs
-        self.readers = [Reader(prepared, run) for run in runs]
+        self.readers = [Reader(prepared.parser(), run) for run in runs]
         self._told = [0] * len(runs)  # tokens whose log-probabilities were given
 
     async def whole(self) -> dict[str, Any]:

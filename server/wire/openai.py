@@ -36,7 +36,6 @@ class _Generating(Sampling):
     return_drafted: bool | None = Field(
         None, description="Also say which pieces of the text drafters proposed."
     )
-    return_progress: bool | None = None
     return_tokens: bool | None = Field(None, description="Also give token ids.")
 
 
@@ -57,7 +56,9 @@ class CompletionBody(_Generating):
 class ChatBody(_Generating):
     """/v1/chat/completions."""
 
-    ignored: ClassVar[frozenset[str]] = OPENAI_IGNORED | {"prediction", "verbosity"}
+    ignored: ClassVar[frozenset[str]] = OPENAI_IGNORED | {
+        *("prediction", "verbosity", "return_progress")
+    }
     refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **SAMPLERS_REFUSED,
         "audio": (),

@@ -13,7 +13,6 @@ from riverrun.graph.errors import RequestError
 
 pytest.importorskip("llguidance")
 FAMILIES = ("hermes", "qwen3-coder", "glm")
-# A beginning of a call per family, and what may follow it there but with a wrong name.
 OPENED = "<|im_start|>assistant\n<think>\n"
 
 
@@ -133,23 +132,67 @@ def test_schemas_that_cannot_be_held(name: str, parameters: dict[str, Any]) -> N
         compiled(name, "auto", tools=tools)
 
 
+VALUES = {
+    "enum": ({"enum": ["a b", "c"]}, ["a b", "c"], ["d", "a"]),
+    "mixed": ({"enum": ["a", 1, None]}, ["a", "1", "null"], ["2"]),
+    "pattern": ({"type": "string", "pattern": "^[a-c]+/$"}, ["ab/"], ["ab", "/"]),
+    "inner pattern": ({"type": "string", "pattern": "b"}, ["abc"], ["ac"]),
+    "length": ({"type": "string", "minLength": 2, "maxLength": 3}, ["ü\n"], ["x", "abcd"]),
+    "optional": ({"anyOf": [{"type": "string"}, {"type": "null"}]}, ["x", "null", ""], []),
+    "choice": ({"anyOf": [{"enum": ["x"]}, {"type": "integer"}]}, ["x", "12"], ["y", "1.5"]),
+    "reference": ({"$ref": "#/$defs/n"}, ["3"], ["x", "4"]),
+    "inner reference": ({"type": "array", "items": {"$ref": "#/$defs/n"}}, ["[3]"], ["[4]"]),
+    "boolean": ({"type": "boolean"}, ["true", "False"], ["1", "yes"]),
+    "format": ({"type": "string", "format": "uri"}, ["x"], []),
+}
+
+
+@pytest.mark.parametrize("case", VALUES)
+@pytest.mark.parametrize("name", ["qwen3-coder", "glm"])
+def test_values_between_tags(name: str, case: str) -> None:
+    schema, good, bad = VALUES[case]
+    parameters = {"properties": {"a": schema}, "required": ["a"], "$defs": {"n": {"enum": [3]}}}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    constraint = compiled(name, "required", tools=tools)
+    for value in good + bad:
+        text = f"<tool_call>f<arg_key>a</arg_key><arg_value>{value}</arg_value></tool_call>"
+        if name == "qwen3-coder":
+            text = f"<tool_call>\n<function=f>\n<parameter=a>\n{value}\n</parameter>\n"
+            text += "</function>\n</tool_call>"
+        assert (takes(constraint, text) == text + "END") == (value in good), value
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"anyOf": [{"required": ["a"]}]},
+        {"properties": {}, "required": ["a"]},
+        {"properties": {"a": {"type": "string", "not": {"const": "x"}}}},
+        {
+            "properties": {
+                "a": {"anyOf": [{"type": "string"}, {"type": "object", "required": ["b"]}]}
+            }
+        },
+    ],
+)
+@pytest.mark.parametrize("name", ["qwen3-coder", "glm"])
+def test_what_tags_cannot_be_held_to(name: str, parameters: dict[str, Any]) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    with pytest.raises(RequestError):
+        compiled(name, "auto", tools=tools)
+
+
 def test_plain_knows_no_calls() -> None:
     with pytest.raises(RequestError, match="tool_choice"):
         grammar("plain", "required")
     assert grammar("plain", "auto") is None
 
 
-MARKERS = {"<think>": 259, "</think>": 260, "<tool>": 261}
-
-
 @pytest.mark.parametrize("name", FAMILIES)
 def test_markers_that_are_control_tokens(name: str) -> None:
     lark = grammar(name, special=lambda text: 261 if "tool_call" in text else None)
     assert lark is not None and "<[261]>" in lark and "tool_call>" not in lark
-    constraint, tokenizer = (
-        compile_constraint(tokenizer_of("bpe"), "grammar", lark),
-        tokenizer_of("bpe"),
-    )
+    tokenizer = tokenizer_of("bpe")
     tool = tokenizer.token_id("<tool>")
     assert tool is not None
     lark = lark.replace("<[261]>", f"<[{tool}]>")

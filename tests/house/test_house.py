@@ -65,7 +65,7 @@ IMPORTS = {
 }
 PACKAGES = ("api", *EVERYTHING, "tools")
 DOCUMENTED = ("graph", "ops", "backends", "models", "engine", "speculative", "server", "api")
-SIZED = {".py", ".c", ".cpp", ".cu", ".cuh", ".h", ".hpp"}
+SIZED = {".py", ".c", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".js", ".css", ".html"}
 WORDY = SIZED | {".md", ".toml", ".sh", ".txt", ".pyi", ".yml", ".yaml", ".json", ""}
 SKIPPED = {".git", ".venv", "build", "dist", "__pycache__"}
 MOST_LINES = 500

@@ -12,8 +12,8 @@ from riverrun.models.chat.output import format_for, formats
 PIECES = (
     "<tool_call>", "</tool_call>", "<tool_", "call>", "<function=", "f>", "</function>", "<think>",
     "</think>", "<parameter=", "a>", "</parameter>", "<arg_key>", "</arg_key>", "<arg_value>",
-    "</arg_value>", "\n", " ", "{", "}", '"', '{"name": "f", "arguments": {', '"a": ', "[", "1", ",",
-    "\\", "x", "ü🎈", "<|python_tag|>", "<|channel|>", "<|message|>", "<|call|>", "(", ")", "'",
+    "</arg_value>", "\n", " ", "{", "}", '"', '{"name": "f", "arguments": {', '"a": ', "[", "1",
+    ",", "\\", "x", "ü🎈", "<|python_tag|>", "<|channel|>", "<|message|>", "<|call|>", "(", ")",
 )  # fmt: skip
 HALVES = (
     "<tool_call",
@@ -60,6 +60,7 @@ def test_all_text_without_markers_is_kept(name: str) -> None:
     "template, name",
     [
         ("{{ messages }}", "plain"),
+        ("in <tool_call> tags: <tool_calls>[", "plain"),
         ("{{ '<tool_call>' ~ tool_call | tojson }}", "hermes"),
         ("<tool_call>\n<function={{ name }}>\n<parameter=", "qwen3-coder"),
         ("<tool_call>{{ name }}<arg_key>", "glm"),

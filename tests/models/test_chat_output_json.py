@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from chat_outputs import TOOLS, fed, parser_of, read
+from riverrun.models.chat.output import CallArguments, CallStart, Delta
 
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Ulm"}}\n</tool_call>'
 NOW = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
@@ -132,9 +133,13 @@ def test_plain_reads_no_calls() -> None:
     assert read("plain", f"x {CALL}\n").content == f"x {CALL}\n"
 
 
+def joined_text(deltas: list[Delta]) -> str:
+    return "".join(delta.text for delta in deltas if isinstance(delta, CallArguments))
+
+
 def test_fragments_come_as_they_are_written() -> None:
     parser = parser_of("hermes", tools=TOOLS)
-    assert not parser.feed('<tool_call>\n{"name": "f", "argu')
-    assert len(parser.feed('ments": {"a')) == 2
-    assert [d.text for d in parser.feed('": "b')] == ['": "b']  # type: ignore[union-attr]
+    assert parser.feed('<tool_call>\n{"name": "f", "argu') == [CallStart(0, "f")]
+    assert joined_text(parser.feed('ments": {"a')) == '{"a'
+    assert joined_text(parser.feed('": "b')) == '": "b'
     assert parser.n_calls == 1

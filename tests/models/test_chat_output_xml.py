@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import Any
 
 import pytest
@@ -31,6 +30,7 @@ def glm47(name: str, *parameters: tuple[str, str]) -> str:
 
 FAMILIES = {"qwen3-coder": qwen, "glm": glm}
 WRITERS = [("qwen3-coder", qwen), ("glm", glm), ("glm", glm47)]
+CUT_TAGS = [tag[:n] for tag in ("\\n</parameter>", "</arg_value>") for n in range(len(tag))]
 VALUES: list[tuple[str, str, Any]] = [
     ("text", 'a "b" \\ c\td', 'a "b" \\ c\td'),
     ("text", "12", "12"),
@@ -88,13 +88,8 @@ def test_a_call_that_is_cut(name: str, write: Any) -> None:
         found = fed(parser_of(name), text[:cut])
         if found.calls:
             given = found.calls[0][1]
-            shared = os.path.commonprefix([whole.calls[0][1], given])
             # A tag that is cut is part of the value.
-            assert "\\n</parameter></arg_value>".find(given[len(shared) :].rstrip("]")) in (
-                0,
-                2,
-                14,
-            )
+            assert any(whole.calls[0][1].startswith(given.removesuffix(tag)) for tag in CUT_TAGS)
             assert found.calls[0][0] == "store"
         else:
             assert found.content == text[:cut]

@@ -68,9 +68,7 @@ def test_company_changes_nothing(server: Server, n: int) -> None:
 def test_ten_alike_are_equal(server: Server) -> None:
     body = {"prompt": "def add(a, b):", "max_tokens": 20, "temperature": 0.8, "seed": 3}
     found = list[str]()
-    threads = [
-        threading.Thread(target=lambda: found.append(ask(server, body))) for _ in range(10)
-    ]
+    threads = [threading.Thread(target=lambda: found.append(ask(server, body))) for _ in range(10)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ....graph.errors import RequestError
 from .parser import OutputParser, Tools
-from .reading import SPACE, Waiting, gathered
+from .reading import SPACE, Waiting, begun, gathered
 from .rules import Rules, escaped
 
 _TYPES = ("string", "integer", "number", "boolean", "null", "array", "object")
@@ -104,6 +104,8 @@ class Arguments:
         parser.arguments(f"{separator}{_quoted(key)}: ")
         if types != {"string"}:
             raw, tag = yield from gathered(lambda give: text.until((end,), give))
+            if not tag:
+                raw = raw[: len(raw) - begun(raw, (end,))]
             if newlines:
                 raw = raw.removesuffix("\n")
             parser.arguments(value_text(raw, types) if tag else raw)

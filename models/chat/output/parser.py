@@ -159,9 +159,12 @@ class MarkedParser(OutputParser):
 
     def end_marker(self, marker: str) -> Waiting[None]:
         """Reads the marker of a call's end. Where it does not come next the answer goes on behind
-        the call, and the marker is dropped where it comes before another call."""
+        the call, and the marker is dropped where it comes before another call; so is one that the
+        end of the text cuts."""
         if (yield from self.text.take(marker, space=True)):
             self.end_call()
+        elif self.text.is_cut(marker):
+            self.text.advance(len(self.text.rest))
         else:
             self._missing = (marker,)
 

@@ -125,6 +125,12 @@ class Reading:
             self.advance(blank + len(found))
         return found
 
+    def is_cut(self, *markers: str) -> bool:
+        """Whether the text has ended, with nothing left but white space and the beginning of one of
+        some markers."""
+        left = self.rest.lstrip(SPACE)
+        return self.ended and any(marker.startswith(left) for marker in markers)
+
 
 def begun(text: str, markers: Iterable[str]) -> int:
     """How many characters at the end of a text may be the beginning of a marker."""

@@ -62,7 +62,8 @@ class Rules:
         if not isinstance(schema, Mapping):
             raise RequestError(f"schema: expected an object, got {schema!r:.40}")
         options = schema.get("x-guidance")
-        full = {**schema, "x-guidance": _JSON | (options if isinstance(options, Mapping) else {})}
+        options = {**_JSON, **(options if isinstance(options, Mapping) else {})}
+        full = {**schema, "x-guidance": options}
         try:
             return "%json " + json.dumps(full, allow_nan=False, ensure_ascii=False)
         except (TypeError, ValueError, RecursionError) as error:

@@ -76,10 +76,13 @@ class GlmParser(MarkedParser):
         while (yield from text.take(KEY, space=True)):
             key, end = yield from gathered(lambda give: text.until((KEY_END,), give))
             if not end or not (yield from text.take(VALUE, space=True)):
+                text.advance(len(text.rest) if text.is_cut(VALUE) else 0)
                 return True
             if not (yield from arguments.read(key.strip(SPACE), VALUE_END)):
                 return True
-        if (yield from text.peek()):
-            arguments.end()
+        if text.is_cut(KEY, END):
+            text.advance(len(text.rest))
+            return True
+        arguments.end()
         yield from self.end_marker(END)
         return True

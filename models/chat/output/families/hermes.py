@@ -19,8 +19,9 @@ class Hermes(OutputFormat):
     visible = (THINK.open, THINK.close, BEGIN, END)
 
     def detects(self, template: str) -> bool:
-        """Templates that write <tool_call>; families with other texts in it go before."""
-        return BEGIN in template
+        """Templates that write <tool_call>, and no list of calls; other families with that tag
+        go before."""
+        return BEGIN in template and "<tool_calls>" not in template
 
     def parser(
         self, *, tools: Tools, prompt_tail: str = "", reasoning: bool = True

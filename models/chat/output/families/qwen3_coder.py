@@ -86,6 +86,10 @@ class Qwen3CoderParser(MarkedParser):
             key, end = yield from gathered(lambda give: text.until((">",), give))
             if not end or not (yield from arguments.read(key, PARAMETER_END, True)):
                 return True
-        yield from text.take(FUNCTION_END, space=True)
-        arguments.end()
+        if (yield from text.take(FUNCTION_END, space=True)):
+            arguments.end()
+        elif text.is_cut(FUNCTION_END, PARAMETER):
+            text.advance(len(text.rest))
+        else:
+            arguments.end()
         return True

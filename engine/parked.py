@@ -1,0 +1,177 @@
+"""Texts that have left their sequences, and where a prompt goes on: from what any sequence holds,
+at work or not, or from a parked text.
+
+A parked text has no sequence: its attention pages have an owner more, its states along the prompt
+are those that were kept. Pages and states that others need are taken from the text that was used
+longest ago."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .items import common_length
+from .memory.pages import MOST_PARKED
+from .prompt_states import SHORT
+from .prompts import WORTH_KEEPING
+from .sequences import Sequences
+from .session_memory import Reuse
+
+
+@dataclass(slots=True, eq=False)
+class Text:
+    """A parked text and its place behind the sequences."""
+
+    place: int
+    tokens: list[int]
+
+
+class Source(NamedTuple):
+    """What a prompt goes on from: a sequence or a parked text that holds its first `common` tokens,
+    of which `kept` need not be evaluated again."""
+
+    kept: int = 0
+    common: int = 0
+    at: int = -1
+
+
+class Parked:
+    """The parked texts of a session, the one used last first."""
+
+    def __init__(self, sequences: Sequences) -> None:
+        self.sequences = sequences
+        self.texts: list[Text] = []
+        self._able = sequences.memory.shares
+
+    @property
+    def places(self) -> list[int]:
+        """Where they lie."""
+        return [text.place for text in self.texts]
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of all of them."""
+        return sum(len(text.tokens) for text in self.texts)
+
+    def in_place(self, seq: int, prompt: Sequence[int]) -> Source:
+        """What a free sequence has for a prompt that takes it."""
+        common = self._common(seq, prompt)
+        return Source(self.sequences.storage.in_place(seq, common) if common else 0, common, seq)
+
+    def elsewhere(self, seq: int, prompt: Sequence[int]) -> Source:
+        """The best that other sequences and parked texts have."""
+        if not self._able:
+            return Source()
+        sequences, limit = self.sequences, prompt[:-1]
+        others = [s for s in range(sequences.n_seqs) if s != seq]
+        held = [(s, self._common(s, prompt)) for s in others]
+        held += [(text.place, common_length(text.tokens, limit)) for text in self.texts]
+        reachable, best = sequences.storage.reachable, Source()
+        for at, common in held:
+            if common > best.kept:
+                best = max(best, Source(reachable(at, common), common, at))
+        return best
+
+    def open(self, prompt: Sequence[int], seq: int) -> Reuse:
+        """Let a free sequence go on from what there is of a prompt; its own text is parked where
+        that would be lost."""
+        if self.sequences.is_lost(seq):
+            self.sequences.clear(seq)
+        mine, other = self.in_place(seq, prompt), self.elsewhere(seq, prompt)
+        if mine.kept >= other.kept:
+            if self._worth(seq, self._useful(seq), mine.kept):
+                self.park(seq)
+            return self.sequences.go_back(prompt, seq)
+        if self._worth(seq, self._useful(seq), 0):
+            self.park(seq)
+        self.sequences.clear(seq)
+        other = self.elsewhere(seq, prompt)
+        if not other.kept:
+            return Reuse(0, "")
+        found = self.sequences.adopt(other.at, seq, prompt[: other.common])
+        self._use(other)
+        return found
+
+    def empty(self, seq: int) -> None:
+        """Clear a free sequence; its text is parked."""
+        if not self.sequences.is_lost(seq) and self._worth(seq, self._useful(seq), 0):
+            self.park(seq)
+        self.sequences.clear(seq)
+
+    def park(self, seq: int) -> None:
+        """Keep what a free sequence holds in a place behind the sequences."""
+        sequences = self.sequences
+        tokens = sequences.tokens(seq)[: sequences.evaluated(seq)]
+        # What differs from it only behind its last state adds nothing to it.
+        for text in [t for t in self.texts if self._adds_little(t, tokens)]:
+            self.forget(text)
+        if len(self.texts) == MOST_PARKED:
+            self.forget(self.texts[-1])
+        taken = self.places
+        first = sequences.n_seqs
+        place = next(p for p in range(first, first + MOST_PARKED) if p not in taken)
+        sequences.memory.park(seq, place)
+        sequences.storage.prompt_states.share(seq, place, len(tokens))
+        self._order([Text(place, tokens), *self.texts])
+
+    def drop(self, but: int = -1) -> bool:
+        """Forget the text used longest ago, save one; whether there was any."""
+        text = next((t for t in reversed(self.texts) if t.place != but), None)
+        if text is not None:
+            self.forget(text)
+        return text is not None
+
+    def forget(self, text: Text) -> None:
+        """Give back what a text holds."""
+        self._order([t for t in self.texts if t is not text])
+        self.sequences.storage.prompt_states.cut(text.place, 0)
+        self.sequences.memory.unpark(text.place)
+
+    def sweep(self) -> None:
+        """Empty places without a text, which an exception may have left full."""
+        if self._able:
+            first = self.sequences.n_seqs
+            for place in {*range(first, first + MOST_PARKED)} - {*self.places}:
+                self.sequences.storage.prompt_states.cut(place, 0)
+                self.sequences.memory.unpark(place)
+            self._order(self.texts)
+
+    def _order(self, texts: list[Text]) -> None:
+        self.texts = texts
+        self.sequences.storage.prompt_states.order(self.places)
+
+    def _use(self, source: Source) -> None:
+        """A parked text was gone on from; where all that is of use is in the new one, it goes."""
+        text = next((t for t in self.texts if t.place == source.at), None)
+        if text is None:
+            return
+        if self._useful(text.place, len(text.tokens)) - source.common < SHORT:
+            self.forget(text)
+        else:
+            self._order([text, *(t for t in self.texts if t is not text)])
+
+    def _common(self, seq: int, prompt: Sequence[int]) -> int:
+        """Leading tokens that a sequence has evaluated and shares with a prompt, one less than all
+        of that at most."""
+        if self.sequences.is_lost(seq):
+            return 0
+        held = self.sequences.evaluated(seq)
+        return common_length(self.sequences.tokens(seq)[:held], prompt[:-1])
+
+    def _useful(self, at: int, length: int | None = None) -> int:
+        """Up to where a text can be gone on from."""
+        sequences = self.sequences
+        if sequences.memory.reach is None:
+            return sequences.evaluated(at) if length is None else length
+        return max(sequences.storage.prompt_states.positions(at), default=0)
+
+    def _worth(self, seq: int, useful: int, kept: int) -> bool:
+        """Whether a text is worth a place that loses all behind `kept` tokens else."""
+        if not self._able or useful - kept < (SHORT if kept else WORTH_KEEPING):
+            return False
+        return not self.sequences.memory.pending(seq)
+
+    def _adds_little(self, text: Text, tokens: list[int]) -> bool:
+        common = common_length(text.tokens, tokens)
+        return self._useful(text.place, len(text.tokens)) - common <= 0

@@ -1,0 +1,146 @@
+"""Room for passes where sequences share fewer pages than all of them could fill.
+
+A pass that finds no page free first takes those of texts that nobody is at work on, then does with
+shorter drafts, and then pauses the youngest request: its sequence is emptied, and it goes to the
+queue's front, to be evaluated again from its prompt and the tokens so far. So the oldest request
+always goes on, and nobody fails for want of pages but one that does not fit alone."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+from ..models.memories import PAGE
+from .ahead import Ahead
+from .memory import Reservation
+from .parked import Parked, Source
+from .request import Request, Stage
+from .roster import Roster
+from .sequences import Sequences
+
+
+class Pausing:
+    """Room for the passes of an engine's requests."""
+
+    def __init__(
+        self,
+        sequences: Sequences,
+        roster: Roster,
+        parked: Parked,
+        queue: deque[Request],
+        ahead: Ahead,
+    ) -> None:
+        self.sequences, self._roster, self._queue, self._ahead = sequences, roster, queue, ahead
+        self._parked = parked
+        self._wants: dict[Request, int] = {}  # tokens of the pass that was made room for last
+        self._paused: list[Request] = []
+        # Who found no pages, and how many had left sequences then.
+        self._waits: tuple[Request, int] | None = None
+
+    def fit(self, wants: Mapping[Request, int]) -> list[Request]:
+        """Those of these requests that there are pages for, with so many tokens each; the others
+        are paused or have ended."""
+        self._wants = dict(wants)
+        few = max(wants.values(), default=0) <= 2
+        if few and self.sequences.memory.surely_fits(len(wants)):
+            return list(wants)
+        while self._lacks(self._wants):
+            if self._drop() or self._end_some():
+                continue
+            active = self._roster.active
+            if len(active) == 1:
+                break  # what does not fit alone says so when it runs
+            youngest = max(active, key=lambda request: request.number)
+            self._pause(youngest)
+            self._wants.pop(youngest, None)
+        return list(self._wants)
+
+    def fits_drafts(self, wants: Mapping[Request, int]) -> bool:
+        """Whether there are pages for so many tokens of some requests beside what `fit` made room
+        for."""
+        wants = {**self._wants, **wants}
+        while self._lacks(wants):
+            if not self._drop():
+                return False
+        return True
+
+    def place(self, request: Request) -> int | None:
+        """The sequence for a request: a free one, once there are pages for its prompt and a step
+        behind it. None: it has to wait."""
+        roster, memory = self._roster, self.sequences.memory
+        if not roster.free or self._waits == (request, roster.n_left):
+            return None
+        n_ctx = self.sequences.n_ctx
+        seq, source = self._choose(request)
+        lengths = {
+            r.seq: min(roster.prompts[r].end + 1, n_ctx)
+            for r in roster.active
+            if r.stage is Stage.PROMPT
+        }
+        lengths[seq] = min(len(request.prompt) + len(request.tokens) + 1, n_ctx)
+        # One that was paused would be again if the others' next pages were its own.
+        more = len(roster.active) if request.timings.paused_n else 0
+        more -= source.kept // PAGE if source.at != seq else 0
+        while memory.growing(lengths, more):
+            if self._drop(seq, source.at):
+                continue
+            if roster.active:
+                self._waits = request, roster.n_left
+                return None
+            break
+        return seq
+
+    def _choose(self, request: Request) -> tuple[int, Source]:
+        """A free sequence, and what the prompt goes on from, there or elsewhere: the sequence that
+        has most of it or, where others have more, the one unused for longest."""
+        free, parked = self._roster.free, self._parked
+        if not request.options.cache_prompt:
+            return free[0], Source()
+        here = [parked.in_place(seq, request.prompt) for seq in free]
+        best = max(here, key=lambda source: source.kept)
+        other = parked.elsewhere(best.at, request.prompt)
+        return (best.at, best) if best.kept >= other.kept else (free[0], other)
+
+    def paused(self) -> list[Request]:
+        """Those paused since the last call."""
+        found, self._paused = self._paused, []
+        return found
+
+    def _lacks(self, wants: Mapping[Request, int]) -> int:
+        """Pages that a pass would find missing."""
+        sequences = self.sequences
+        batch = [
+            Reservation(r.seq, min(n, sequences.n_ctx - sequences.evaluated(r.seq)))
+            for r, n in wants.items()
+        ]
+        return sequences.memory.lacking(batch)
+
+    def _drop(self, *but: int) -> bool:
+        """Forget a text that nobody is at work on, the one unused for longest, and none of these;
+        whether there was one."""
+        if self._parked.drop(*but[1:]):
+            return True
+        for seq in self._roster.free:
+            if seq not in but and self.sequences.holds(seq):
+                self.sequences.clear(seq)
+                return True
+        return False
+
+    def _end_some(self) -> bool:
+        """Take the tokens of what was started, which those who are paused must have; whether that
+        has ended requests."""
+        self._ahead.drain()
+        ending = [request for request in self._roster.active if request.ending]
+        for request in ending:
+            self._roster.end(request)
+            self._wants.pop(request, None)
+        return bool(ending)
+
+    def _pause(self, request: Request) -> None:
+        """Until `changing` is over, an exception leaves a request that is lost, and no other."""
+        request.changing = True
+        self._queue.appendleft(request)
+        self._roster.pause(request)
+        self._ahead.leave(request)
+        request.changing = False
+        self._paused.append(request)

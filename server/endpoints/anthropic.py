@@ -1,0 +1,115 @@
+"""/v1/messages: messages answered, as the Anthropic API has it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+from ..answers import Reader
+from ..anthropic import BlockWriter, chat_of, stop_reason, usage
+from ..endpoint import Call, endpoint
+from ..failures import anthropic_error, as_api_error
+from ..generating import apart, sampling_options
+from ..http import Answer, Stream, sse
+from ..prompting import prepare
+from ..served import Served
+from ..wire.anthropic import CountBody, MessagesBody
+
+
+@endpoint(
+    "/v1/messages",
+    MessagesBody,
+    summary="Answer messages, as Anthropic does.",
+    error=anthropic_error,
+)
+async def messages(call: Call[MessagesBody]) -> Answer | Stream:
+    """Answer the last of some messages."""
+    body = call.body
+    chat = chat_of(body)
+    served = await call.model(body.model)
+    prepared = await apart(prepare, served, chat)
+    options = prepared.joined(sampling_options(call.service, served, body.sampling()))
+    run = served.submit(prepared.tokens, body.max_tokens, **options)
+    writer = _Writer(body, served, Reader(prepared.parser(), run))
+    if body.stream:
+        return Stream(writer.parts(), _broken)
+    return Answer(await writer.whole())
+
+
+@endpoint(
+    "/v1/messages/count_tokens",
+    CountBody,
+    summary="How many tokens messages are.",
+    error=anthropic_error,
+)
+async def count_tokens(call: Call[CountBody]) -> Answer:
+    """Count the tokens of a prompt."""
+    chat = chat_of(call.body)
+    served = await call.model(call.body.model)
+    prepared = await apart(prepare, served, chat)
+    return Answer({"input_tokens": len(prepared.tokens)})
+
+
+class _Writer:
+    """The answer to one request."""
+
+    def __init__(self, body: MessagesBody, served: Served, reader: Reader) -> None:
+        self.served, self.reader, self.run = served, reader, reader.run
+        thinking = body.thinking
+        omits = thinking is not None and thinking.display == "omitted"
+        self._blocks = BlockWriter(reader.gathered, omits)
+        self._id = f"msg_{uuid.uuid4().hex[:24]}"
+
+    async def whole(self) -> dict[str, Any]:
+        """All at once."""
+        async for _ in self._events():
+            pass
+        return {**self._message(), "content": self._blocks.blocks, **self._end()}
+
+    async def parts(self) -> AsyncIterator[bytes]:
+        """Events as they come."""
+        try:
+            yield _sse({"type": "message_start", "message": self._message()})
+            yield _sse({"type": "ping"})
+            async for event in self._events():
+                yield _sse(event)
+            usage = self._message()["usage"]
+            yield _sse({"type": "message_delta", "delta": self._end(), "usage": usage})
+            yield _sse({"type": "message_stop"})
+        finally:
+            self.run.cancel()
+
+    async def _events(self) -> AsyncIterator[dict[str, Any]]:
+        async for part in self.run.parts():
+            for event in self._blocks.events(self.reader.deltas(part)):
+                yield event
+        for event in self._blocks.close():
+            yield event
+
+    def _message(self) -> dict[str, Any]:
+        """The message before anything is said."""
+        return {
+            "id": self._id,
+            "type": "message",
+            "role": "assistant",
+            "model": self.served.name,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": usage(self.run.request),
+        }
+
+    def _end(self) -> dict[str, Any]:
+        request = self.run.request
+        reason = stop_reason(request, bool(self.reader.gathered.calls))
+        stopped = request.stop_text if reason == "stop_sequence" else None
+        return {"stop_reason": reason, "stop_sequence": stopped}
+
+
+def _sse(event: dict[str, Any]) -> bytes:
+    return sse(event, event["type"])
+
+
+def _broken(error: BaseException) -> bytes:
+    return _sse(anthropic_error(as_api_error(error)))

@@ -1,0 +1,202 @@
+"""Prompts whose beginning any sequence holds, at work or not, or a text that has left its own:
+only the rest is evaluated, and what comes out is what a cold run gives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import riverrun as rr
+from engine_rig import finish
+from interrupts import lines
+from paged_rig import check_pages
+from riverrun.engine.memory import PagedKV
+from riverrun.engine.request import Request
+from rollback_rig import STRATEGIES, stream, tiny
+
+N_CTX = 2048
+GREEDY: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True}
+
+
+@cache
+def cold(variant: str, prompt: tuple[int, ...], n: int) -> list[int]:
+    return tiny(variant).generate(list(prompt), n, n_ctx=N_CTX, **GREEDY).result.tokens
+
+
+def ask(e: rr.Engine, prompt: list[int], n: int = 4, **more: Any) -> Request:
+    return e.submit(prompt, n, cache_prompt=True, **(GREEDY | more))
+
+
+def require_cold(request: Request, variant: str) -> None:
+    assert request.result is not None and request.result.error == ""
+    n = request.options.max_tokens
+    assert request.tokens == cold(variant, tuple(request.prompt), n)
+    timings = request.timings
+    assert timings.cache_n + timings.prompt_n == len(request.prompt)
+
+
+def check(e: rr.Engine) -> None:
+    for part in e.session.memory.parts:
+        if isinstance(part, PagedKV):
+            check_pages(part)
+
+
+@pytest.mark.parametrize("variant", ["llama", "qwen35", "gemma3"])
+def test_a_prompt_goes_on_from_a_sequence_at_work(variant: str) -> None:
+    with rr.Engine(tiny(variant), n_seqs=2, n_ctx=N_CTX) as e:
+        prompt = stream(70, 700)
+        busy = ask(e, prompt, 30)
+        while len(busy.tokens) < 3:
+            e.step()
+        other = ask(e, prompt[:650] + stream(71, 40), 12)
+        finish(e)
+        assert other.seq != busy.seq
+        assert other.timings.cache_n == {"llama": 650, "qwen35": 512, "gemma3": 512}[variant]
+        require_cold(busy, variant)
+        require_cold(other, variant)
+        check(e)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_with_every_kind_of_rollback(strategy: str) -> None:
+    with rr.Engine(tiny(), n_seqs=2, n_ctx=N_CTX, rollback=strategy, draft_max=3) as e:
+        prompt = stream(72, 600)
+        first = ask(e, prompt, 30, speculative="ngram-mod")
+        while len(first.tokens) < 3:
+            e.step()
+        second = ask(e, prompt[:550] + stream(73, 40), 12, speculative="ngram-mod")
+        finish(e)
+        assert second.timings.cache_n == 512
+        for request in (first, second):
+            require_cold(request, "qwen35")
+
+
+@pytest.mark.parametrize("variant", ["llama", "qwen35", "gemma3"])
+def test_texts_that_leave_their_sequence_stay(variant: str) -> None:
+    """Three texts in turn over one sequence, with pages for all of them."""
+    with rr.Engine(tiny(variant), n_ctx=N_CTX, n_ctx_total=4 * N_CTX) as e:
+        prompts = [stream(74 + i, 700 + 40 * i) for i in range(3)]
+        for prompt in prompts:
+            request = ask(e, prompt)
+            finish(e)
+            assert request.timings.cache_n == 0
+            require_cold(request, variant)
+        assert e.occupancy().tokens_cached > 2100
+        for prompt in prompts:
+            request = ask(e, [*prompt, *stream(79, 20)])
+            finish(e)
+            least = len(prompt) if variant == "llama" else len(prompt) - 4
+            assert request.timings.cache_n == (512 if variant == "gemma3" else least)
+            require_cold(request, variant)
+            check(e)
+
+
+def test_common_beginnings_are_held_once() -> None:
+    system = stream(80, 1024)
+    with rr.Engine(tiny("llama"), n_seqs=4, n_ctx=1536, n_ctx_total=9 * 256) as e:
+        ask(e, system + stream(81, 100))
+        finish(e)
+        asked = [ask(e, system + stream(82 + i, 100), 8) for i in range(4)]
+        finish(e)
+        for request in asked:
+            assert request.timings.cache_n >= 1024 and request.timings.paused_n == 0
+            require_cold(request, "llama")
+        pages = e.session.memory.parts[0]
+        assert isinstance(pages, PagedKV)
+        assert pages.pages.n - pages.pages.free <= 4 + 5
+        check(e)
+
+
+def test_parked_texts_give_way() -> None:
+    """With pages for two texts, the one used last stays; and the last state of a text that is
+    returned to is not lost to a text that is not."""
+    with rr.Engine(tiny("llama"), n_ctx=1024, n_ctx_total=2048) as e:
+        prompts = [stream(90 + i, 900) for i in range(3)]
+        for prompt in (prompts[0], prompts[1], prompts[2]):
+            request = ask(e, prompt)
+            finish(e)
+            require_cold(request, "llama")
+        assert e.occupancy().pages_free == 8
+        again = ask(e, prompts[1])
+        finish(e)
+        assert again.timings.cache_n == 899
+        again = ask(e, prompts[0])
+        finish(e)
+        assert again.timings.cache_n == 0
+        require_cold(again, "llama")
+        check(e)
+
+
+class Agent:
+    """A conversation whose template leaves earlier thoughts out: each prompt shares all but the
+    last answer with the text before."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed, self.turn = seed, 0
+        self.said = stream(seed, 100)
+
+    def prompt(self) -> list[int]:
+        return self.said + stream(self.seed + self.turn, 30)
+
+    def hear(self, prompt: list[int], answer: list[int]) -> int:
+        """Its answer without thoughts; how many tokens of the next prompt are new."""
+        self.turn += 1
+        self.said = prompt + answer[-20:]
+        return 20 + 30
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_two_agents_in_turn_evaluate_what_changed(
+    monkeypatch: pytest.MonkeyPatch, exact: bool
+) -> None:
+    """One sequence, pages for two texts, thirteen states in all."""
+    model, chunk = tiny(), 4  # a state lies so many tokens before the end of each prompt
+    if not exact:
+        chunk = 64
+        able = replace(model.backend.capabilities, prompt_chunk=chunk, prompt_exact=False)
+        monkeypatch.setattr(model.backend, "capabilities", able)
+    one = model.plan_session(N_CTX).bytes.kept
+    with rr.Engine(model, n_ctx=N_CTX, n_ctx_total=2 * N_CTX, cache_bytes=13 * one) as e:
+        agents = [Agent(1000), Agent(2000)]
+        changed = [len(agent.prompt()) for agent in agents]
+        for _ in range(20):
+            for i, agent in enumerate(agents):
+                prompt = agent.prompt()
+                request = ask(e, prompt, 32)
+                finish(e)
+                assert request.result is not None and request.result.error == ""
+                assert request.timings.prompt_n <= changed[i] + chunk
+                changed[i] = agent.hear(prompt, request.tokens)
+        assert min(len(agent.said) for agent in agents) > 1000
+        assert e.occupancy().state_bytes <= 13 * one
+        # It equals a cold run of the same prompt.
+        plain = model.generate(request.prompt, 32, n_ctx=N_CTX, **GREEDY).result
+        assert request.tokens == plain.tokens
+
+
+def test_an_exception_at_any_line_where_texts_are_parked() -> None:
+    e = rr.Engine(tiny(), n_ctx=1024, n_ctx_total=3 * 1024)
+    prompts = [stream(95 + i, 600) for i in range(2)]
+
+    def prepare() -> Any:
+        finish(e)
+        ask(e, prompts[0])
+        finish(e)
+        ask(e, prompts[1][:550] + stream(99, 30))
+        return e.step
+
+    prepare()
+    finish(e)
+    for _ in lines(prepare, step=23):
+        finish(e)
+        check(e)
+        for prompt in prompts:
+            request = ask(e, prompt)
+            finish(e)
+            require_cold(request, "qwen35")
+        check(e)
+    assert np.isfinite(e.occupancy().state_bytes)
+    e.close()
