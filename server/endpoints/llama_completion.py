@@ -83,6 +83,8 @@ class _Writer:
             found = self._final(part.text, part.tokens)
         else:
             found = {**self._common(part.text, part.tokens), "stop": False}
+            if self.body.timings_per_token:
+                found["timings"] = timings(self.request)
         if self.body.return_drafted:
             found["drafted"] = part.pieces
         return found

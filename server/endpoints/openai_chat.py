@@ -155,7 +155,8 @@ class _Writer:
             if first:
                 self._add_tokens(choice, i, part)
                 first = False
-            yield {"choices": [choice]}
+            timed = {"timings": timings(reader.request)} if self.body.timings_per_token else {}
+            yield {"choices": [choice], **timed}
         if part.finished:
             choice = _choice(i, {}, reader.finish_reason)
             if first:

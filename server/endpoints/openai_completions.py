@@ -112,7 +112,7 @@ class _Writer:
         if self.body.return_tokens:
             choice["tokens"] = request.tokens[slice(*part.tokens)]
         event = {**self.header(), "choices": [choice]}
-        if part.finished:
+        if part.finished or self.body.timings_per_token:
             event["timings"] = timings(request)
         return event
 

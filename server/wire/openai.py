@@ -67,6 +67,7 @@ class ChatBody(_Generating):
         "functions": (),
         "function_call": ("none", "auto"),
         "enforce_strict_json": (),
+        "parse_tool_calls": (True,),
     }
 
     messages: list[dict[str, Any]] = Field(min_length=1)
@@ -85,7 +86,6 @@ class ChatBody(_Generating):
     enable_thinking: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    parse_tool_calls: bool | None = None
     reasoning: bool | dict[str, Any] | None = Field(
         None, description="false: reasoning stays in the content, with its tags."
     )

@@ -98,20 +98,22 @@ def test_models_of_a_folder(tmp_path: Path) -> None:
     for name in ("one", "two"):
         shutil.copy(DEMO, tmp_path / f"{name}.gguf")
     (tmp_path / "broken.gguf").write_bytes(b"GGUF")
-    with command("--models", str(tmp_path), "--max-models", "1") as (_, url):
-        with httpx.Client(base_url=url, timeout=120) as client:
-            names = [model["id"] for model in client.get("/v1/models").json()["data"]]
-            assert names == ["broken", "one", "two"]
-            for name in ("one", "two", "one"):
-                body = {"model": name, "prompt": "x", "max_tokens": 2}
-                answer = client.post("/v1/completions", json=body)
-                assert answer.json()["model"] == name
-                loaded = client.get("/v1/models").json()["data"]
-                assert [m["id"] for m in loaded if m["meta"]["loaded"]] == [name]
-            body = {"model": "broken", "prompt": "x"}
-            assert client.post("/v1/completions", json=body).status_code == 500
-            assert client.post("/v1/completions", json={"prompt": "x"}).status_code == 400
-            assert client.get("/health").status_code == 200
+    with (
+        command("--models", str(tmp_path), "--max-models", "1") as (_, url),
+        httpx.Client(base_url=url, timeout=120) as client,
+    ):
+        names = [model["id"] for model in client.get("/v1/models").json()["data"]]
+        assert names == ["broken", "one", "two"]
+        for name in ("one", "two", "one"):
+            body = {"model": name, "prompt": "x", "max_tokens": 2}
+            answer = client.post("/v1/completions", json=body)
+            assert answer.json()["model"] == name
+            loaded = client.get("/v1/models").json()["data"]
+            assert [m["id"] for m in loaded if m["meta"]["loaded"]] == [name]
+        body = {"model": "broken", "prompt": "x"}
+        assert client.post("/v1/completions", json=body).status_code == 500
+        assert client.post("/v1/completions", json={"prompt": "x"}).status_code == 400
+        assert client.get("/health").status_code == 200
 
 
 def test_killed_while_it_saves_a_slot(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from .parser import OutputParser
 from .reading import Give, Reading, Waiting, gathered
@@ -40,11 +40,16 @@ def read_calls(parser: OutputParser, stops: Sequence[str] = ()) -> Waiting[bool]
     return True
 
 
-def read_call(parser: OutputParser, stops: Sequence[str] = ()) -> Waiting[bool]:
-    """Read one call, `f(a="x")`, as `read_calls` does."""
+def read_call(
+    parser: OutputParser,
+    stops: Sequence[str] = (),
+    name_of: Callable[[str], str | None] = lambda written: written,
+) -> Waiting[bool]:
+    """Read one call, `f(a="x")`, as `read_calls` does. name_of: the function's name by what is
+    written for it, None for what is no call."""
     text = parser.text
     yield from text.skip_space()
-    name = yield from _name(text)
+    name = name_of((yield from _name(text)))
     if not name or not (yield from text.take("(")):
         return False
     key = yield from _key(text)
@@ -57,13 +62,18 @@ def read_call(parser: OutputParser, stops: Sequence[str] = ()) -> Waiting[bool]:
         parser.arguments(f"{json.dumps(key, ensure_ascii=False)}: ")
         if not (yield from _Values(text, parser.arguments, stops).read(0)):
             return True
-        key = (yield from _key(text)) if (yield from text.take(",", space=True)) else None
+        key = None
+        if (yield from text.take(",", space=True)):
+            key = yield from _key(text)
+            if key is None and text.ended and _NAME.fullmatch(text.rest):
+                parser.arguments(f", {json.dumps(text.advance(len(text.rest)))[:-1]}")
+                return True
         if key is not None:
             parser.arguments(", ")
-        elif not (yield from text.take(")", space=True)):
-            return True
-        else:
+        elif (yield from text.take(")", space=True)):
             parser.arguments("}")
+        else:
+            return True
     parser.end_call()
     return True
 

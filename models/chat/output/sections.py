@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from .json_reading import read_arguments
 from .parser import MarkedParser, Think, Tools
 from .reading import Waiting
+from .rules import GAP, Calls, Rules
 
 _LONGEST_NAME = 200  # characters, with what stands around a name
-_FENCES = ("```json", "```")
+_FENCE = "```"
 
 
 @dataclass(frozen=True)
@@ -28,12 +29,19 @@ class Marks:
         """All of them."""
         return (self.begin, self.call, self.separator, self.call_end, self.end)
 
+    def calls(self, rules: Rules, bodies: Sequence[str], parallel: bool) -> Calls:
+        """The rules of a section. bodies: alternatives of what stands in a call."""
+        call = f"{rules.literal(self.call)} {rules.rule(' | '.join(bodies))}"
+        one = rules.rule(f"{call} {rules.literal(self.call_end)}")
+        more = f" ({GAP} {one})*" if parallel else ""
+        return Calls(self.begin, rules.rule(f"{one}{more} {rules.literal(self.end)}"))
+
 
 class SectionParser(MarkedParser):
     """Reads the calls of sections. Tokens of an end may be missing, and those around a section."""
 
     def __init__(
-        self, marks: Marks, think: Think, tools: Tools, prompt_tail: str, reasoning: bool
+        self, marks: Marks, think: Think | None, tools: Tools, prompt_tail: str, reasoning: bool
     ) -> None:
         """think, prompt_tail, reasoning: as for `MarkedParser`."""
         begins = (marks.begin, marks.call) if tools else ()
@@ -77,10 +85,13 @@ class SectionParser(MarkedParser):
             return False
         text.release()
         self.start_call(name)
-        fenced = yield from text.take(*_FENCES, space=True)
+        fenced = yield from text.take(_FENCE, space=True)
+        if fenced:
+            yield from text.take("json")
         whole = yield from read_arguments(text, self.arguments, stops)
         if fenced:
-            yield from text.take("```", space=True)
-        if (yield from text.take(marks.call_end, space=True)) or whole:
+            yield from text.take(_FENCE, space=True)
+        if whole or (yield from text.comes(marks.call_end, space=True)):
             self.end_call()
+        yield from text.take(marks.call_end, space=True)
         return True

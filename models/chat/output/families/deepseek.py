@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ..formats import OutputFormat, register
-from ..parser import Think, Tools
+from ..parser import THINK, Tools
 from ..reading import Waiting
+from ..rules import Calls, Functions, Rules
 from ..sections import Marks, SectionParser
 
-THINK = Think()
 MARKS = Marks(
     "<｜tool▁calls▁begin｜>",
     "<｜tool▁call▁begin｜>",
@@ -16,6 +16,7 @@ MARKS = Marks(
     "<｜tool▁calls▁end｜>",
 )
 _KIND, _FENCE = "function", "```json"
+_BLOCK, _BLOCK_END = f"\n{_FENCE}\n", "\n```"
 
 
 @register
@@ -37,7 +38,17 @@ class DeepSeek(OutputFormat):
         self, *, tools: Tools, prompt_tail: str = "", reasoning: bool = True
     ) -> DeepSeekParser:
         """See `OutputFormat.parser`."""
-        return DeepSeekParser(MARKS, THINK, tools, prompt_tail, reasoning)
+        return DeepSeekParser(MARKS, self.think, tools, prompt_tail, reasoning)
+
+    def calls(self, rules: Rules, functions: Functions, parallel: bool) -> Calls:
+        """See `OutputFormat.calls`."""
+        separator, calls = rules.literal(MARKS.separator), list[str]()
+        for name, schema in functions:
+            arguments = rules.rule(rules.json(schema))
+            calls.append(f"{rules.literal(name)} {separator} {arguments}")
+            block = f"{rules.literal(name + _BLOCK)} {arguments} {rules.literal(_BLOCK_END)}"
+            calls.append(f"{rules.literal(_KIND)} {separator} {block}")
+        return MARKS.calls(rules, calls, parallel)
 
 
 class DeepSeekParser(SectionParser):

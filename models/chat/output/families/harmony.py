@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
+from .....graph.errors import RequestError
 from ..deltas import Content, Reasoning
 from ..formats import OutputFormat, register
 from ..json_reading import read_value
 from ..parser import OutputParser, Tools
 from ..reading import SPACE, Give, Waiting
+from ..rules import Functions, Rules, Special, offered
 
 START, CHANNEL, CONSTRAIN, MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
 END, RETURN, CALL = "<|end|>", "<|return|>", "<|call|>"
@@ -43,6 +46,42 @@ class Harmony(OutputFormat):
         """See `OutputFormat.parser`."""
         return HarmonyParser(bool(tools), prompt_tail, reasoning)
 
+    def grammar(
+        self,
+        *,
+        tools: Tools,
+        choice: str,
+        parallel: bool,
+        prompt_tail: str,
+        schema: dict[str, Any] | None = None,
+        special: Special,
+    ) -> str | None:
+        """See `OutputFormat.grammar`. An answer ends behind its first call. A message that the
+        prompt has begun is not held to anything, but what comes after it is."""
+        rules, functions = Rules(special), offered(tools, choice)
+        must = bool(functions) and choice != "auto"
+        if not functions and schema is None:
+            return None
+        header, inside = prompted(prompt_tail)
+        answers = [_call(rules, functions)] if functions else []
+        if not must:
+            content = rules.free(*MARKERS) if schema is None else rules.json(schema)
+            kind = "" if schema is None else f"{_kind(rules)}?"
+            answers.append(f'{rules.literal(CHANNEL)} "final" {kind} {_text(rules, content)}')
+        again = f'{rules.literal(START)} "assistant"'
+        messages = rules.rule(_messages(rules, again, plain=not must and schema is None))
+        whole = rules.rule(f"{messages} ({' | '.join(answers)})")
+        if inside or header is None:
+            begun = rules.up_to(END) if inside else ""
+            more = rules.rule(f"{begun} {again} {whole}")
+            return rules.text(more if must else f"{more} | {rules.free(*MARKERS)}")
+        if header:
+            raise RequestError(
+                f"expected a prompt that ends before or behind the header of a message, got "
+                f"{header!r}"
+            )
+        return rules.text(whole)
+
 
 class HarmonyParser(OutputParser):
     """Reads the messages of an answer. Analysis is reasoning, other channels are content; a blank
@@ -54,17 +93,7 @@ class HarmonyParser(OutputParser):
         super().__init__(calls)
         self._calls, self._split = calls, reasoning
         self._said = set[type]()
-        last = _LAST_MARKER.match(prompt_tail)
-        marker = last.group(1) if last else MESSAGE if prompt_tail else START
-        # Of a header that the prompt has, what matters here; None: it is over.
-        self._header: str | None = ""
-        self._inside = marker == MESSAGE
-        if self._inside:
-            self._header = prompt_tail[: last.start(1)].rpartition(START)[2] if last else ""
-        elif marker == START and last:
-            self._header = prompt_tail[last.end() :].removeprefix("assistant")
-        elif marker != START:
-            self._header = None
+        self._header, self._inside = prompted(prompt_tail)
 
     def read(self) -> Waiting[None]:
         """Reads an answer."""
@@ -164,6 +193,46 @@ class HarmonyParser(OutputParser):
             give(text)
 
         return tell
+
+
+def prompted(prompt_tail: str) -> tuple[str | None, bool]:
+    """What a prompt has of the header of the answer's first message, without the role, None for a
+    prompt that ends between messages; and whether it ends within the message's text."""
+    last = _LAST_MARKER.match(prompt_tail)
+    if last is None:
+        return "", bool(prompt_tail)
+    if last.group(1) == MESSAGE:
+        return prompt_tail[: last.start(1)].rpartition(START)[2], True
+    if last.group(1) == START:
+        return prompt_tail[last.end() :].removeprefix("assistant"), False
+    return None, False
+
+
+def _messages(rules: Rules, again: str, plain: bool) -> str:
+    """Any number of messages before the last. plain: texts for the reader among them."""
+    names = '("analysis" | "commentary")' if plain else '"analysis"'
+    text = f"{rules.literal(MESSAGE)} {rules.up_to(END)}"
+    return f"({rules.literal(CHANNEL)} {names} {text} {again})*"
+
+
+def _call(rules: Rules, functions: Functions) -> str:
+    """A message to a function, with the recipient in the role or in the channel."""
+    calls = []
+    channel = f'{rules.literal(CHANNEL)} ("commentary" | "analysis")'
+    for name, schema in functions:
+        to, arguments = rules.literal(f" to=functions.{name}"), rules.json(schema)
+        body = rules.rule(f"{_kind(rules)}? {_text(rules, arguments)}")
+        calls.append(f"({to} {channel} | {channel} {to}) {body}")
+    return rules.rule(" | ".join(calls))
+
+
+def _kind(rules: Rules) -> str:
+    """The type of a message's text."""
+    return f'(" "? {rules.literal(CONSTRAIN)} "json" | " json")'
+
+
+def _text(rules: Rules, content: str) -> str:
+    return f"{rules.literal(MESSAGE)} {content}"
 
 
 def _may_be_header(marker: str, piece: str) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 from ..formats import OutputFormat, register
-from ..parser import Think, Tools
+from ..parser import THINK, Tools
 from ..reading import Waiting
+from ..rules import Calls, Functions, Rules
 from ..sections import Marks, SectionParser
 
-THINK = Think()
 MARKS = Marks(
     "<|tool_calls_section_begin|>",
     "<|tool_call_begin|>",
@@ -37,7 +37,16 @@ class Kimi(OutputFormat):
 
     def parser(self, *, tools: Tools, prompt_tail: str = "", reasoning: bool = True) -> KimiParser:
         """See `OutputFormat.parser`."""
-        return KimiParser(MARKS, THINK, tools, prompt_tail, reasoning)
+        return KimiParser(MARKS, self.think, tools, prompt_tail, reasoning)
+
+    def calls(self, rules: Rules, functions: Functions, parallel: bool) -> Calls:
+        """See `OutputFormat.calls`."""
+        calls = [
+            f"{rules.literal(f'functions.{name}:')} /[0-9]{{1,3}}/ "
+            f"{rules.literal(MARKS.separator)} {rules.json(schema)}"
+            for name, schema in functions
+        ]
+        return MARKS.calls(rules, calls, parallel)
 
 
 class KimiParser(SectionParser):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from ..formats import OutputFormat, register
 from ..json_reading import read_call as read_json_call
-from ..parser import MarkedParser, Think, Tools
+from ..parser import THINK, MarkedParser, Tools
 from ..python_reading import read_calls
+from ..python_rules import call_with_keywords
 from ..reading import Waiting
+from ..rules import Calls, Functions, Rules
 
-THINK = Think()
 BEGIN, END = "<|tool_call_start|>", "<|tool_call_end|>"
 
 
@@ -29,7 +30,14 @@ class Lfm2(OutputFormat):
     def parser(self, *, tools: Tools, prompt_tail: str = "", reasoning: bool = True) -> Lfm2Parser:
         """See `OutputFormat.parser`."""
         markers = (BEGIN,) if tools else ()
-        return Lfm2Parser(markers, think=THINK, prompt_tail=prompt_tail, reasoning=reasoning)
+        return Lfm2Parser(markers, think=self.think, prompt_tail=prompt_tail, reasoning=reasoning)
+
+    def calls(self, rules: Rules, functions: Functions, parallel: bool) -> Calls:
+        """See `OutputFormat.calls`."""
+        calls = [call_with_keywords(rules, name, schema) for name, schema in functions]
+        call = rules.rule(" | ".join(calls))
+        more = f" (/, ?/ {call})*" if parallel else ""
+        return Calls(BEGIN, rules.rule(f'"[" {call}{more} "]" {rules.literal(END)}'))
 
 
 class Lfm2Parser(MarkedParser):
@@ -49,7 +57,6 @@ class Lfm2Parser(MarkedParser):
 
     def _objects(self) -> Waiting[bool]:
         text, found = self.text, False
-        yield from text.take(BEGIN)
         listed = yield from text.take("[", space=True)
         while not found or (yield from text.take(",", space=True)):
             if not (yield from read_json_call(self, (END,))):
