@@ -143,3 +143,11 @@ def test_the_second_time_the_prompt_is_kept(server: Server, expected: str) -> No
     third = server.post("/v1/completions", **body, cache_prompt=False)
     assert third["timings"]["cache_n"] == 0
     assert third["choices"][0]["text"] == first["choices"][0]["text"]
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/completion"])
+def test_timings_with_each_part(server: Server, path: str) -> None:
+    body = {"prompt": PROMPT, "n_predict": 8, "temperature": 0, "timings_per_token": True}
+    found = [event for event in server.stream(path, **body) if event != "[DONE]"]
+    counts = [event["timings"]["predicted_n"] for event in found]
+    assert counts == sorted(counts) and counts[-1] == 8
