@@ -212,3 +212,15 @@ def test_markers_that_are_control_tokens(name: str) -> None:
         assert constraint.clone().validate(tokens) == len(tokens)
         end = next(iter(tokenizer.eog_ids))
         assert constraint.clone().validate([*tokens, end]) == len(tokens)
+
+
+def test_user_defined_tags_are_text() -> None:
+    tokenizer = tokenizer_of("bpe")
+    tags = [tokenizer.token_id(tag) for tag in ("<think>", "</think>")]
+    assert None not in tags
+    inside = tokens_of(tokenizer, "<tool_call>?")
+    tokens = [tags[0], *inside, tags[1], *tokens_of(tokenizer, HERMES_CALL)]
+    for choice in ("auto", "required"):
+        assert compiled("hermes", choice).validate(tokens) == len(tokens)
+    unclosed = [tags[0], *inside]
+    assert compiled("hermes").validate([*unclosed, *tokenizer.eog_ids]) > len(unclosed)
