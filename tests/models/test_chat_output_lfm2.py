@@ -117,7 +117,7 @@ def test_calls_that_are_broken() -> None:
     for written, kept in (("'x]", '{"a": "x]'), ("1", '{"a": 1'), ("[1, ", '{"a": [1, ')):
         found = read("lfm2", f"{BEGIN}[f(a={written}{END} so")
         assert found.calls == [("f", kept)] and found.content == "so"
-    found = read("lfm2", f"{BEGIN}[f(a='x") 
+    found = read("lfm2", f"{BEGIN}[f(a='x")
     assert found.calls == [("f", '{"a": "x')] and not found.ended
     deep = fed(parser_of("lfm2"), f"{BEGIN}[f(a={'[' * 5000}{']' * 5000})]{END}")
     assert len(deep.calls) == 1 and deep.ended == [0]
@@ -132,5 +132,9 @@ def test_calls_as_json() -> None:
 
 
 def test_templates_of_the_family() -> None:
-    for template in (f"{BEGIN}[{{{{ call }}}}]{END}", "List of tools: <|tool_list_start|>["):
+    for template in (
+        f"{BEGIN}[{{{{ call }}}}]{END}",
+        "List of tools: <|tool_list_start|>[",
+        '"List of tools: ["',
+    ):
         assert format_for(template, []).name == "lfm2"

@@ -77,9 +77,7 @@ def test_what_is_no_call_is_text(name: str, text: str) -> None:
 def test_a_call_before_what_is_none() -> None:
     found = read("kimi", section("kimi", CITY).removesuffix(K.end) + K.call + "x" + K.end)
     assert found.calls == [("get_weather", CITY)] and found.content == K.call + "x" + K.end
-    assert read("kimi", f"{K.call}never.heard:12{K.separator}{{}}").calls == [
-        ("never.heard", "{}")
-    ]
+    assert read("kimi", f"{K.call}never.heard:12{K.separator}{{}}").calls == [("never.heard", "{}")]
 
 
 def test_templates_of_the_families() -> None:
