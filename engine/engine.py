@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from ..graph.errors import SequenceLost
 from .admission import prompt_ids
 from .ahead import Ahead
 from .constraints import Constraint
@@ -24,10 +23,12 @@ from .rounds import Rounds
 from .sampler.params import make_params
 from .sequences import Sequences
 from .session import Session
+from .slots import Slots
 
 if TYPE_CHECKING:
     from .model import Model
 
+T = TypeVar("T")
 Speculative = str | Opener | Drafting | None
 
 
@@ -83,6 +84,7 @@ class Engine:
         self._pausing = Pausing(
             self.sequences, self._roster, self._parked, self._queue, self._ahead
         )
+        self._slots = Slots(self.sequences, self._roster, self._parked, self._pausing)
         self._rounds = Rounds(self.sequences, self._pausing.fits_drafts)
         self._prompting = Prompting(
             self.sequences,
@@ -187,6 +189,32 @@ class Engine:
         idle = [seq for seq in range(self.sequences.n_seqs) if seq not in active]
         return occupancy(self.sequences, self._parked, idle, len(self._queue))
 
+    def save(self, seq: int) -> bytes:
+        """What a sequence holds that no request has, as `Session.save` gives it; between steps.
+
+        Raises RequestError for a sequence that a request has."""
+        return self._alone(lambda: self._slots.save(seq))
+
+    def restore(self, seq: int, data: bytes) -> int:
+        """Bring that back into a sequence that no request has; how many tokens it has. Prompts with
+        `cache_prompt` go on from them. Raises RequestError as `save` does, and for data that are
+        damaged, of another model, or too long; then nothing changes."""
+        return self._alone(lambda: self._slots.restore(seq, data))
+
+    def erase(self, seq: int) -> int:
+        """Forget what a sequence holds; how many tokens that were. Raises as `save` does."""
+        return self._alone(lambda: self._slots.erase(seq))
+
+    def _alone(self, work: Callable[[], T]) -> T:
+        """What `work` gives, while nobody steps."""
+        call = Call()
+        try:
+            self.guard.enter(call)
+            self._recover()
+            return work()
+        finally:
+            self.guard.leave(call)
+
     def give_up(self, error: BaseException) -> list[Event]:
         """End all requests with this error; their ends."""
         self._recover()
@@ -214,13 +242,14 @@ class Engine:
     def _step(self) -> list[Request]:
         """The requests that a pass was made for."""
         self._end_cancelled()
-        self._admit()
+        self._pausing.admit(self._prompting.begin)
         prompts = [r for r in self._roster.active if r.stage is Stage.PROMPT]
         decoding = [r for r in self._roster.active if r.stage is Stage.DECODING]
         if prompts and (self._decoded or not decoding):
             self._decoded = False
-            self._run_prompt(prompts[0])
-            return [prompts[0], *self._pausing.paused()]
+            chosen = self._prompting.choose(prompts)
+            self._run_prompt(chosen)
+            return [chosen, *(r for r in self._pausing.paused() if r is not chosen)]
         if decoding:
             self._decoded = True
             self._decode(decoding)
@@ -260,41 +289,11 @@ class Engine:
             self._queue.remove(request)
             self._roster.end(request, "cancelled")
 
-    def _admit(self) -> None:
-        """Give free sequences to those that wait longest."""
-        while self._queue:
-            request = self._queue[0]
-            if request.result is None:
-                seq = self._pausing.place(request)
-                if seq is None:
-                    return
-                request.changing = True
-                request.seq = seq
-                self._roster.active.append(request)
-            self._queue.popleft()
-            if request.result is None:
-                self._prompting.begin(request)
-
     def _recover(self) -> None:
         """After an exception in the middle of a step: requests go on whose sequence and tokens
         agree, the others end."""
-        if not self._in_step:
-            return
-        self._ahead.forget()
-        self._parked.sweep()
-        for request in list(self._roster.active):
-            if request.result is not None:
-                self._roster.end(request)
-                continue
-            if request.changing or self.sequences.is_lost(request.seq):
-                lost = SequenceLost("the request was lost when a step was interrupted; ask again")
-                self._roster.fail(request, lost)
-                continue
-            self.sequences.drop_pending(request.seq)
-            if request.stage is Stage.DECODING:
-                # A pass may have evaluated the newest token without giving it a next one.
-                self.sequences.shorten(request.seq, request.evaluated)
-            if request.drafting is not None and request.stage is Stage.DECODING:
-                held = self.sequences.tokens(request.seq)
-                request.drafting.begin(request.seq, held, len(held))
-        self._in_step = False
+        if self._in_step:
+            self._ahead.forget()
+            self._parked.sweep()
+            self._roster.recover()
+            self._in_step = False

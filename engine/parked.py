@@ -7,7 +7,7 @@ longest ago."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -115,9 +115,9 @@ class Parked:
         sequences.storage.prompt_states.share(seq, place, len(tokens))
         self._order([Text(place, tokens), *self.texts])
 
-    def drop(self, but: int = -1) -> bool:
-        """Forget the text used longest ago, save one; whether there was any."""
-        text = next((t for t in reversed(self.texts) if t.place != but), None)
+    def drop(self, but: Collection[int] = ()) -> bool:
+        """Forget the text used longest ago, none in these places; whether there was any."""
+        text = next((t for t in reversed(self.texts) if t.place not in but), None)
         if text is not None:
             self.forget(text)
         return text is not None

@@ -8,7 +8,7 @@ always goes on, and nobody fails for want of pages but one that does not fit alo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ..models.memories import PAGE
 from .ahead import Ahead
@@ -64,6 +64,21 @@ class Pausing:
                 return False
         return True
 
+    def admit(self, begin: Callable[[Request], None]) -> None:
+        """Give free sequences to those that wait longest, and let them begin."""
+        while self._queue:
+            request = self._queue[0]
+            if request.result is None:
+                seq = self.place(request)
+                if seq is None:
+                    return
+                request.changing = True
+                request.seq = seq
+                self._roster.active.append(request)
+            self._queue.popleft()
+            if request.result is None:
+                begin(request)
+
     def place(self, request: Request) -> int | None:
         """The sequence for a request: a free one, once there are pages for its prompt and a step
         behind it. None: it has to wait."""
@@ -101,6 +116,12 @@ class Pausing:
         other = parked.elsewhere(best.at, request.prompt)
         return (best.at, best) if best.kept >= other.kept else (free[0], other)
 
+    def make_room(self, lengths: Mapping[int, int]) -> None:
+        """Forget texts that nobody is at work on until idle sequences may grow to these lengths, as
+        far as that helps."""
+        while self.sequences.memory.growing(lengths) and self._drop(*lengths):
+            pass
+
     def paused(self) -> list[Request]:
         """Those paused since the last call."""
         found, self._paused = self._paused, []
@@ -118,7 +139,7 @@ class Pausing:
     def _drop(self, *but: int) -> bool:
         """Forget a text that nobody is at work on, the one unused for longest, and none of these;
         whether there was one."""
-        if self._parked.drop(*but[1:]):
+        if self._parked.drop(but):
             return True
         for seq in self._roster.free:
             if seq not in but and self.sequences.holds(seq):

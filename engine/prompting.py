@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from .ahead import Ahead
@@ -61,6 +62,17 @@ class Prompting:
             self._rounds.prepare(request)
         sequences.prepare(len(work.tokens), seq, hidden)
         request.began_prompt(kept, note)
+
+    def choose(self, requests: Sequence[Request]) -> Request:
+        """Whose prompt gets the next pass: the one with the fewest passes left, so that short ones
+        do not wait for long ones. Each pass that another has got counts as one less, so that those
+        who come later do not keep a long one waiting for more passes than it has left."""
+        works = [(self._roster.prompts[request], request) for request in requests]
+        work, chosen = min(works, key=lambda found: (found[0].urgency, found[1].number))
+        for other, _ in works:
+            other.waited += 1
+        work.waited = 0
+        return chosen
 
     def run(self, request: Request) -> None:
         """A pass of its prompt, and after the last one its first token."""

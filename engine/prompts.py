@@ -61,7 +61,7 @@ class Prompt:
         at all, for ids outside the vocabulary, or a context that is too small."""
         self.sequences, self.seq, self.hidden = sequences, seq, hidden
         self.tokens = checked_ids(tokens, sequences.model.n_vocab)
-        self.behind = list(behind)
+        self.behind, self.waited = list(behind), 0
         self.start = sequences.length(seq)
         self._check_room()
         self.ends = list(accumulate(sequences.cuts(seq, len(self.tokens)), initial=self.start))[1:]
@@ -81,6 +81,12 @@ class Prompt:
         """Whether the next pass is the last one."""
         at = self.sequences.evaluated(self.seq)
         return at >= self.start and at + self.size == self.end
+
+    @property
+    def urgency(self) -> int:
+        """Passes that are left, less those that others have got meanwhile."""
+        left = self.end - self.sequences.evaluated(self.seq)
+        return -(-left // MAX_TOKENS) - self.waited
 
     @property
     def size(self) -> int:

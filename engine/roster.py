@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ..graph.errors import SequenceLost
 from .prompts import Prompt
-from .request import Request
+from .request import Request, Stage
 from .sequences import Sequences
 
 
@@ -71,3 +72,23 @@ class Roster:
         """End a request that cannot go on."""
         request.fail(error)
         self.end(request)
+
+    def recover(self) -> None:
+        """After an exception in the middle of a step: requests go on whose sequence and tokens
+        agree, the others end."""
+        for request in list(self.active):
+            if request.result is not None:
+                self.end(request)
+                continue
+            if request.changing or self.sequences.is_lost(request.seq):
+                lost = SequenceLost("the request was lost when a step was interrupted; ask again")
+                self.fail(request, lost)
+                continue
+            self.sequences.drop_pending(request.seq)
+            if request.stage is not Stage.DECODING:
+                continue
+            # A pass may have evaluated the newest token without giving it a next one.
+            self.sequences.shorten(request.seq, request.evaluated)
+            if request.drafting is not None:
+                held = self.sequences.tokens(request.seq)
+                request.drafting.begin(request.seq, held, len(held))

@@ -174,6 +174,17 @@ class Sequences(Passes):
         self._tokens[seq] = tokens
         self._changing.discard(seq)
 
+    def saved_tokens(self, data: bytes) -> list[int]:
+        """The tokens of what `save` gave. Raises RequestError as `restore` does for data that are
+        damaged or of another model, or tokens that do not fit."""
+        tokens = self.storage.saved_tokens(self.model.fingerprint, data)
+        if len(tokens) > self.n_ctx:
+            raise RequestError(
+                f"{len(tokens)} saved tokens do not fit in a context of {self.n_ctx}; use a larger "
+                "context (n_ctx)"
+            )
+        return tokens
+
     def cuts(self, seq: int, n: int) -> list[int]:
         """Sizes of the passes of a prompt of n tokens behind what the sequence holds."""
         chunk = self.model.backend.capabilities.prompt_chunk

@@ -176,6 +176,10 @@ class SessionMemory:
         """A settled sequence as bytes."""
         return pack(model, self._kinds(), tokens, self.memory.save(seq))
 
+    def saved_tokens(self, model: str, data: bytes) -> list[int]:
+        """The tokens of a saved sequence."""
+        return unpack(data, model, self._kinds(), self.plan.n_vocab)[0]
+
     def restore(self, model: str, seq: int, data: bytes) -> list[int]:
         """A saved sequence into an empty one; its tokens."""
         tokens, arrays = unpack(data, model, self._kinds(), self.plan.n_vocab)

@@ -130,8 +130,11 @@ class Writer:
 
     async def whole(self) -> dict[str, Any]:
         """All at once."""
-        async for part in self.run.parts():
-            self.reader.deltas(part)
+        try:
+            async for part in self.run.parts():
+                self.reader.deltas(part)
+        finally:
+            self.run.cancel()
         gathered = self.reader.gathered
         calls = [call_object(i, call) for i, call in enumerate(gathered.calls) if call.ended]
         found = self._shape(gathered.content, gathered.reasoning, calls)

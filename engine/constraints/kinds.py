@@ -20,7 +20,7 @@ from .vocabulary import vocabulary_of
 Source = str | Mapping[str, Any] | bool | None
 
 # In characters; the work of compiling can grow with the square of them.
-_MAX_SCHEMA, _MAX_GRAMMAR, _MAX_REGEX = 256 << 10, 64 << 10, 8 << 10
+_MAX_SCHEMA, _MAX_GBNF, _MAX_REGEX = 256 << 10, 64 << 10, 8 << 10
 # Levels of lists and objects in a schema: a few less than the library reads.
 _MAX_DEPTH = 120
 _NESTS = (Mapping, list, tuple)
@@ -147,8 +147,9 @@ def _regex(source: Source) -> str:
 
 
 def _grammar(source: Source) -> str:
-    text = _check_text(source, _MAX_GRAMMAR)
-    return gbnf_to_lark(text) if is_gbnf(text) else text
+    # Lark may hold schemas: those of all tools that an answer may call.
+    text = _check_text(source, _MAX_SCHEMA)
+    return gbnf_to_lark(_check_text(text, _MAX_GBNF)) if is_gbnf(text) else text
 
 
 KINDS: dict[str, Callable[[Source], str]] = {

@@ -23,7 +23,7 @@ class AttentionLayout(Layout):
         d, texts = self.demand, self.demand.n_seqs
         if d.n_pages is not None:
             # Pages for more than all sequences hold texts that have left theirs.
-            texts = max(texts, d.n_pages // pages_of(d.n_ctx))
+            texts = max(texts, -(-d.n_pages // pages_of(d.n_ctx)))
         pages = self._pages() * texts
         if d.n_pages is not None:
             # Layers with a window never hold more pages of a text than the others do.

@@ -63,8 +63,11 @@ class _Writer:
 
     async def whole(self) -> dict[str, Any]:
         """All at once."""
-        async for _ in self._events():
-            pass
+        try:
+            async for _ in self._events():
+                pass
+        finally:
+            self.run.cancel()
         return {**self._message(), "content": self._blocks.blocks, **self._end()}
 
     async def parts(self) -> AsyncIterator[bytes]:

@@ -49,8 +49,11 @@ class _Writer:
 
     async def whole(self) -> dict[str, Any]:
         """All at once."""
-        async for _ in self._events():
-            pass
+        try:
+            async for _ in self._events():
+                pass
+        finally:
+            self.run.cancel()
         return self._response(self._status())
 
     async def parts(self) -> AsyncIterator[bytes]:

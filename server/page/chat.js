@@ -7,6 +7,7 @@ import { Rate } from "./rate.js";
 import { View, copyButton } from "./view.js";
 
 const EVERY_MS = 60; // between two drawings of an answer that grows
+const SHARE = 4; // of which a drawing takes one part at most
 
 class Message {
   constructor(role, content = "") {
@@ -43,6 +44,7 @@ export class Chat {
     this.place = byId("messages");
     this.messages = [];
     this.running = null; // the AbortController of an answer that comes
+    this.drawing = 0; // milliseconds that the last drawing took
   }
 
   clear() {
@@ -156,15 +158,18 @@ export class Chat {
 
   soon(message) {
     if (message.timer) return;
-    message.timer = setTimeout(() => this.refresh(message), EVERY_MS);
+    const pause = Math.max(EVERY_MS, SHARE * this.drawing);
+    message.timer = setTimeout(() => this.refresh(message), pause);
   }
 
   refresh(message) {
     clearTimeout(message.timer);
     message.timer = 0;
+    const began = performance.now();
     const follow = atEnd();
     message.update();
     this.showLegend();
+    this.drawing = performance.now() - began;
     if (follow) toEnd();
   }
 

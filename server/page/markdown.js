@@ -12,10 +12,11 @@ const ITEM = /^( *)([-*+]|\d{1,9}[.)])(?:[ \t]+|$)/;
 const DELIMITERS = /^\s*\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)*\|?\s*$/;
 const DEEPEST = 12;
 
-// The blocks of a text, in order. Each has `raw`, its own text: blocks whose raw is the same look
-// the same.
-export function markdown(text) {
-  return blocks(Source.whole(text).lines(), 0);
+// The blocks of a text from a place on at which one begins, in order. Each has `start`, the place of
+// its first character. What is written on to a text changes its last two blocks at most, and adds others:
+// its last line may have begun a block for now, and in the end go on with the one before.
+export function markdown(text, place = 0) {
+  return blocks(Source.from(text, place).lines(), 0);
 }
 
 function blocks(lines, depth) {
@@ -27,7 +28,7 @@ function blocks(lines, depth) {
       continue;
     }
     const [made, end] = block(lines, at, depth);
-    made.raw = lines.slice(at, end).map((line) => line.text).join("\n");
+    made.start = lines[at].at[0];
     found.push(made);
     at = end;
   }

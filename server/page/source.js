@@ -7,8 +7,10 @@ export class Source {
     this.at = at;
   }
 
-  static whole(text) {
-    return new Source(text, Array.from({ length: text.length }, (_, i) => i));
+  // The end of a text, from a place of it on.
+  static from(text, place) {
+    const end = text.slice(place);
+    return new Source(end, Array.from({ length: end.length }, (_, i) => place + i));
   }
 
   get length() {

@@ -1,5 +1,4 @@
-// Trees of markdown.js as elements, each character marked by the drafter that proposed it. While an
-// answer grows, blocks that stayed the same keep their elements, and what is selected in them.
+// Trees of markdown.js as elements, each character marked by the drafter that proposed it.
 
 import { coloured } from "./code.js";
 import { announce, button, make } from "./dom.js";
@@ -14,25 +13,22 @@ export class View {
   // place: the element whose content this is.
   constructor(place) {
     this.place = place;
+    this.text = "";
     this.shown = [];
   }
 
-  // Show a text; owners: the drafter of each of its characters.
+  // Show a text, which begins with the one before; owners: the drafter of each of its characters.
+  // All elements but those of the last two blocks stay, and what is selected in them.
   show(text, owners) {
-    const blocks = markdown(text);
-    let from = 0;
-    blocks.forEach((block, i) => {
-      const last = i === blocks.length - 1;
-      const same = this.shown[i] && this.shown[i].raw === block.raw && !last;
-      if (!same) {
-        const made = build(block, owners);
-        if (this.shown[i]) this.shown[i].made.replaceWith(made);
-        else this.place.append(made);
-        this.shown[i] = { raw: block.raw, made };
-      }
-      from = i + 1;
-    });
-    for (const { made } of this.shown.splice(from)) made.remove();
+    if (text === this.text) return;
+    this.text = text;
+    const open = this.shown.splice(-2);
+    for (const { made } of open) made.remove();
+    for (const block of markdown(text, open[0]?.start ?? 0)) {
+      const made = build(block, owners);
+      this.place.append(made);
+      this.shown.push({ start: block.start, made });
+    }
   }
 }
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from answer_grammars import compiled, grammar, random_answer, takes
-from chat_outputs import TOOLS, fed, parser_of
+from chat_outputs import TOOLS, fed, parser_of, tool
 from constrained import tokenizer_of, tokens_of
 from riverrun.engine.constraints import compile_constraint
 from riverrun.graph.errors import RequestError
@@ -182,6 +182,15 @@ def test_what_tags_cannot_be_held_to(name: str, parameters: dict[str, Any]) -> N
         compiled(name, "auto", tools=tools)
 
 
+def test_many_tools() -> None:
+    described = {"type": "string", "description": "d" * 900}
+    tools = [tool(f"tool_{i}", ["a"], a=described, b=described) for i in range(60)]
+    lark = grammar("hermes", tools=tools)
+    assert lark is not None and len(lark) > 100_000
+    constraint = compile_constraint(tokenizer_of("bpe"), "grammar", lark)
+    assert takes(constraint, '<tool_call>{"name": "tool_59", "arguments": {"a": "').endswith('"')
+
+
 def test_plain_knows_no_calls() -> None:
     with pytest.raises(RequestError, match="tool_choice"):
         grammar("plain", "required")
@@ -193,13 +202,25 @@ def test_markers_that_are_control_tokens(name: str) -> None:
     lark = grammar(name, special=lambda text: 261 if "tool_call" in text else None)
     assert lark is not None and "<[261]>" in lark and "tool_call>" not in lark
     tokenizer = tokenizer_of("bpe")
-    tool = tokenizer.token_id("<tool>")
-    assert tool is not None
-    lark = lark.replace("<[261]>", f"<[{tool}]>")
+    marker = tokenizer.token_id("<tool>")
+    assert marker is not None
+    lark = lark.replace("<[261]>", f"<[{marker}]>")
     constraint = compile_constraint(tokenizer, "grammar", lark)
     assert takes(constraint, "a <tool_call> b") == "a <tool_call> bEND"
     for text in ("a\n", "<think>x<tool_call></think>a"):
-        tokens = [*tokens_of(tokenizer, text), tool]
+        tokens = [*tokens_of(tokenizer, text), marker]
         assert constraint.clone().validate(tokens) == len(tokens)
         end = next(iter(tokenizer.eog_ids))
         assert constraint.clone().validate([*tokens, end]) == len(tokens)
+
+
+def test_user_defined_tags_are_text() -> None:
+    tokenizer = tokenizer_of("bpe")
+    tags = [tokenizer.token_id(tag) for tag in ("<think>", "</think>")]
+    assert None not in tags
+    inside = tokens_of(tokenizer, "<tool_call>?")
+    tokens = [tags[0], *inside, tags[1], *tokens_of(tokenizer, HERMES_CALL)]
+    for choice in ("auto", "required"):
+        assert compiled("hermes", choice).validate(tokens) == len(tokens)
+    unclosed = [tags[0], *inside]
+    assert compiled("hermes").validate([*unclosed, *tokenizer.eog_ids]) > len(unclosed)

@@ -15,6 +15,7 @@ from interrupts import lines
 from paged_rig import check_pages
 from riverrun.engine.memory import PagedKV
 from riverrun.engine.request import Request
+from riverrun.graph.errors import RequestError
 from rollback_rig import STRATEGIES, stream, tiny
 
 N_CTX = 2048
@@ -153,9 +154,8 @@ def test_two_agents_in_turn_evaluate_what_changed(
     monkeypatch: pytest.MonkeyPatch, exact: bool
 ) -> None:
     """One sequence, pages for two texts, thirteen states in all."""
-    model, chunk = tiny(), 4  # a state lies so many tokens before the end of each prompt
+    model, chunk = tiny(), 64
     if not exact:
-        chunk = 64
         able = replace(model.backend.capabilities, prompt_chunk=chunk, prompt_exact=False)
         monkeypatch.setattr(model.backend, "capabilities", able)
     one = model.plan_session(N_CTX).bytes.kept
@@ -200,3 +200,45 @@ def test_an_exception_at_any_line_where_texts_are_parked() -> None:
         check(e)
     assert np.isfinite(e.occupancy().state_bytes)
     e.close()
+
+
+@pytest.mark.parametrize("variant", ["llama", "qwen35"])
+def test_sequences_are_saved_and_restored_between_steps(variant: str) -> None:
+    with rr.Engine(tiny(variant), n_seqs=2, n_ctx=1024, n_ctx_total=1536) as e:
+        first = ask(e, stream(60, 300), 5)
+        finish(e)
+        data, text = e.save(first.seq), [*first.prompt, *first.tokens]
+        assert e.erase(first.seq) == len(text) and e.erase(first.seq) == 0
+        busy = ask(e, stream(61, 300), 200)
+        while not busy.tokens:
+            e.step()
+        for refused in (e.save, e.erase, lambda seq: e.restore(seq, data)):
+            with pytest.raises(RequestError, match="belongs to a request"):
+                refused(busy.seq)
+        free = 1 - busy.seq
+        with pytest.raises(RequestError, match="sequences are from 0 to 1"):
+            e.save(2)
+        with pytest.raises(RequestError, match="saved sequence"):
+            e.restore(free, data[:-1])
+        assert e.restore(free, data) == len(text)
+        again = ask(e, [*text, *stream(62, 30)], 6)
+        finish(e)
+        assert again.seq == free and again.timings.cache_n == len(text)
+        require_cold(again, variant)
+        require_cold(busy, variant)
+        check(e)
+
+
+def test_restored_texts_are_shared() -> None:
+    with rr.Engine(tiny(), n_seqs=2, n_ctx=1024, n_ctx_total=3072) as e:
+        first = ask(e, stream(63, 300), 5)
+        finish(e)
+        data, text = e.save(first.seq), [*first.prompt, *first.tokens]
+        for seq in range(2):
+            e.erase(seq)
+        e.restore(0, data)
+        asked = [ask(e, [*text, *stream(64 + i, 30)], 6) for i in range(2)]
+        finish(e)
+        for request in asked:
+            assert request.timings.cache_n == len(text)
+            require_cold(request, "qwen35")

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from demo import demo
+from riverrun.models.chat.output import formats
+from riverrun.server import prompting
 from scripted import CUT, NOW, WEATHER, rendered, script
 from server_rig import PROMPT, Server, serving
 
@@ -153,6 +155,25 @@ def test_why_an_answer_with_calls_ended(server: Server, monkeypatch: pytest.Monk
     found = server.post(PATH, **BODY, tools=TOOLS)
     assert found["stop_reason"] == "max_tokens"
     assert found["content"][-1]["input"] == {}
+
+
+def test_a_call_that_must_come_comes(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model's own text, held to the grammar of a family's calls and read by its parser."""
+    pytest.importorskip("llguidance")
+    family: Any = formats()["hermes"]()
+    monkeypatch.setattr(prompting, "format_for", lambda *given: family)
+    schema = {
+        "type": "object",
+        "properties": {"city": {"enum": ["Oslo"]}},
+        "required": ["city"],
+        "additionalProperties": False,
+    }
+    tools = [{"name": "weather", "input_schema": schema}]
+    body = {**BODY, "max_tokens": 80, "tools": tools, "tool_choice": {"type": "any"}}
+    found = server.post(PATH, **body)["content"]
+    assert (found[0]["name"], found[0]["input"]) == ("weather", {"city": "Oslo"})
+    first = joined(streamed(server, **body))[0]
+    assert (first["name"], first["input"]) == ("weather", {"city": "Oslo"})
 
 
 @pytest.mark.parametrize(

@@ -177,13 +177,15 @@ def test_what_templates_get_of_messages(server: Server, monkeypatch: pytest.Monk
 
 def test_a_format(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("llguidance")
-    schema = {"type": "object", "properties": {"a": {"enum": ["x"]}}, "required": ["a"]}
+    schema: Any = {"type": "object", "properties": {"a": {"enum": ["x"]}}, "required": ["a"]}
+    schema["additionalProperties"] = False
     # Whitespace between the parts is the model's choice.
     found = whole(server, "/api/generate", **RAW | {"options": {"temperature": 0}}, format=schema)
     assert json.loads(found["response"]) == {"a": "x"}
     chats = rendered(monkeypatch)
     whole(server, "/api/chat", **CHAT, format="json")
-    whole(server, "/api/chat", **CHAT, format=schema)
+    answer = whole(server, "/api/chat", **CHAT | {"options": {"temperature": 0}}, format=schema)
+    assert json.loads(answer["message"]["content"]) == {"a": "x"}
     assert [chat.response_schema for chat in chats] == [{"type": "object"}, schema]
 
 

@@ -216,6 +216,30 @@ def test_every_character_knows_its_place(run: Run) -> None:
     assert run(PLACES, texts) == [True] * len(texts)
 
 
+GROWING = """
+import { markdown } from "./markdown.js";
+const strip = ({ at, text, start, ...rest }) => rest.tag
+  ? [rest.tag, rest.attrs, rest.children.map(strip)] : [text, at];
+give(given.every((text) => {
+  let before = [];
+  for (let end = 0; end <= text.length; end += 1) {
+    const part = text.slice(0, end);
+    const whole = markdown(part);
+    const open = before.slice(-2);
+    const grown = [...before.slice(0, -2), ...markdown(part, open[0]?.start ?? 0)];
+    if (JSON.stringify(grown.map(strip)) !== JSON.stringify(whole.map(strip))) return false;
+    before = whole;
+  }
+  return true;
+}));
+"""
+
+
+def test_a_text_that_grows_changes_its_last_two_blocks_alone(run: Run) -> None:
+    texts = [text for text, _ in TREES.values()]
+    assert run(GROWING, [*texts, "\n\n".join(texts), "\n".join(texts)])
+
+
 LONG = """
 import { markdown } from "./markdown.js";
 import { coloured } from "./code.js";

@@ -51,7 +51,8 @@ class OutputParser:
         self._out: list[Delta] = []
         self._running = self._whole()
         self._kind: type[Content] | type[Reasoning] = Content
-        self._space = ""
+        # White space that is withheld, as it came.
+        self._space: list[str] = []
         # Whether a part of the answer has just begun, and whether the last call has arguments.
         self._fresh = self._in_call = self._has_arguments = False
 
@@ -81,7 +82,7 @@ class OutputParser:
     def part(self) -> None:
         """Another part of the answer begins, such as what comes after the reasoning: white space
         around this place is dropped."""
-        self._space, self._fresh = "", True
+        self._space, self._fresh = [], True
 
     def start_call(self, name: str) -> None:
         """A call begins."""
@@ -111,17 +112,18 @@ class OutputParser:
         if not text:
             return
         self._fresh, self._kind = False, kind
-        text = self._space + text
         bare = text.rstrip(SPACE) if trim else text
-        self._space = text[len(bare) :]
         if bare:
-            self._out.append(kind(bare))
+            self._out.append(kind("".join((*self._space, bare))))
+            self._space = []
+        if len(bare) < len(text):
+            self._space.append(text[len(bare) :])
 
     def _whole(self) -> Waiting[None]:
         yield from self.read()
         yield from self.text.until((), self.content)
         if self._space:
-            self._out.append(self._kind(self._space))
+            self._out.append(self._kind("".join(self._space)))
 
     def _go_on(self) -> list[Delta]:
         next(self._running, None)

@@ -11,6 +11,8 @@ Waiting = Generator[None, None, T]
 Give = Callable[[str], None]
 
 SPACE = " \t\r\n"
+# Before a marker. A model that writes white space without an end is not waited for.
+_MOST_SPACE = 1000
 
 
 class Reading:
@@ -106,11 +108,14 @@ class Reading:
     def comes(self, *texts: str, space: bool = False) -> Waiting[str | None]:
         """The first of some texts that comes next, None for none of them; it is not read.
 
-        space: white space may come before it."""
+        space: white space may come before it, up to 1000 characters."""
         while True:
             rest = self.rest
             if space:
-                rest = rest.lstrip(SPACE)
+                bare = rest.lstrip(SPACE)
+                if len(rest) - len(bare) > _MOST_SPACE:
+                    return None
+                rest = bare
             found = next((text for text in texts if rest.startswith(text)), None)
             may_come = any(text.startswith(rest) for text in texts)
             if found is not None or not may_come or not (yield from self.more()):

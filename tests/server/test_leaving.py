@@ -1,0 +1,64 @@
+"""Whoever leaves an answer of any interface in the middle has its request ended."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from riverrun.engine.request import Request
+from server_rig import PROMPT, Server, serving
+
+CODE = "def f(x):\n    return x\n\n" * 20
+ENDLESS = {"temperature": 0, "ignore_eos": True}
+BEGUN = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": CODE}]
+BODIES: dict[str, dict[str, Any]] = {
+    "/api/generate": {"prompt": PROMPT, "raw": True, "options": ENDLESS},
+    "/api/chat": {"messages": BEGUN[:1], "options": ENDLESS},
+    "/v1/messages": {"messages": BEGUN, "max_tokens": 4000, "temperature": 0},
+    "/v1/responses": {"input": PROMPT, **ENDLESS},
+}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serving(n_ctx=4096, parallel=1) as made:
+        yield made
+
+
+def awaited(what: Any, seconds: float = 30) -> Any:
+    """What a function gives once that is something."""
+    end = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < end, "nothing came"
+        time.sleep(0.002)
+    return found
+
+
+def decoding(server: Server) -> Request:
+    return awaited(lambda: next((r for r in server.served.requests if r.tokens), None))
+
+
+def send(server: Server, path: str, body: dict[str, Any]) -> socket.socket:
+    """A raw request."""
+    host, port = server.url.removeprefix("http://").split(":")
+    found = socket.create_connection((host, int(port)))
+    data = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(data)}\r\n\r\n"
+    found.sendall(head.encode() + data)
+    return found
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+@pytest.mark.parametrize("path", BODIES)
+def test_its_request_is_cancelled(server: Server, path: str, stream: bool) -> None:
+    ours = send(server, path, {**BODIES[path], "stream": stream})
+    request = decoding(server)
+    ours.close()
+    awaited(lambda: request.result)
+    assert request.result is not None
+    assert request.result.finish_reason == "cancelled"
+    awaited(server.idle)
