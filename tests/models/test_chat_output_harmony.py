@@ -109,7 +109,7 @@ def test_an_answer_goes_on_where_the_prompt_ends(
 
 def test_any_number_of_markers() -> None:
     for text in ("<|start|>", "<|channel|>", "<|message|>", "<|call|>", FINAL, HM):
-        fed(parser_of("harmony"), [text * 3000])
+        fed(parser_of("harmony"), [text * 1200])
 
 
 def test_templates_of_the_family() -> None:

@@ -132,5 +132,9 @@ def test_calls_as_json() -> None:
 
 
 def test_templates_of_the_family() -> None:
-    for template in (f"{BEGIN}[{{{{ call }}}}]{END}", "List of tools: <|tool_list_start|>["):
+    for template in (
+        f"{BEGIN}[{{{{ call }}}}]{END}",
+        "List of tools: <|tool_list_start|>[",
+        '"List of tools: ["',
+    ):
         assert format_for(template, []).name == "lfm2"

@@ -9,8 +9,11 @@ from ....graph.errors import RequestError
 from .rules import Rules
 
 _DEFINED = ("$defs", "definitions")
-_ROOT = ("type", "properties", "required", "additionalProperties", "title", "description")
-_ROOT += ("default", "examples", "strict", "$schema", "$id", "$comment", "x-guidance")
+# What does not bind several properties together.
+_ROOT = frozenset(
+    ("type", "properties", "required", "additionalProperties", "title", "description")
+    + ("default", "examples", "strict", "$schema", "$id", "$comment", "x-guidance", *_DEFINED)
+)
 _WORDS = {"boolean": '("True" | "False" | "true" | "false")', "null": '("None" | "null")'}
 
 
@@ -22,7 +25,7 @@ def call_with_keywords(rules: Rules, name: str, schema: Mapping[str, Any]) -> st
     properties, required = schema.get("properties") or {}, schema.get("required") or []
     if not isinstance(properties, Mapping) or not isinstance(required, list):
         raise RequestError(f"{name}: properties or required of another type than JSON schema's")
-    wrong = [key for key in schema if key not in (*_ROOT, *_DEFINED)]
+    wrong = [key for key in schema if key not in _ROOT]
     wrong += [key for key in required if key not in properties]
     if wrong:
         raise RequestError(f"{name}: arguments as in Python cannot be held to {wrong[0]!r}")
@@ -34,7 +37,7 @@ def call_with_keywords(rules: Rules, name: str, schema: Mapping[str, Any]) -> st
     shared = {key: schema[key] for key in _DEFINED if key in schema}
     # Of the arguments from the last on: what may stand behind another one, and first.
     behind, first = rules.rule('""'), rules.rule('""')
-    for key, inner in reversed(properties.items()):
+    for key, inner in reversed(list(properties.items())):
         value = _value(rules, inner, shared)
         one = rules.rule(f"{rules.literal(f'{key}=')} {value}")
         begun = f"{one} {behind}"

@@ -21,8 +21,10 @@ _BLOCK, _BLOCK_END = f"\n{_FENCE}\n", "\n```"
 
 @register
 class DeepSeek(OutputFormat):
-    """`<｜tool▁call▁begin｜>NAME<｜tool▁sep｜>{...}<｜tool▁call▁end｜>` in a section (V3.1), or with
-    the word `function` before the separator, and behind it the name and a block of JSON (V3, R1).
+    """`<｜tool▁call▁begin｜>NAME<｜tool▁sep｜>{...}<｜tool▁call▁end｜>` in a section (V3.1).
+
+    V3 and R1 write the word `function` before the separator, and behind it the name and a block of
+    JSON.
 
     Source: the chat templates of DeepSeek-R1 and DeepSeek-V3.1."""
 

@@ -74,7 +74,7 @@ class Harmony(OutputFormat):
         if inside or header is None:
             begun = rules.up_to(END) if inside else ""
             more = rules.rule(f"{begun} {again} {whole}")
-            return rules.text(more if must else f"{more} | {rules.free(*MARKERS)}")
+            return rules.text(more if must else f"{more} | {rules.free(END)}")
         if header:
             raise RequestError(
                 f"expected a prompt that ends before or behind the header of a message, got "

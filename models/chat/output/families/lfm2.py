@@ -11,6 +11,7 @@ from ..reading import Waiting
 from ..rules import Calls, Functions, Rules
 
 BEGIN, END = "<|tool_call_start|>", "<|tool_call_end|>"
+_LISTS = ("<|tool_list_start|>", '"List of tools: ["')
 
 
 @register
@@ -24,8 +25,8 @@ class Lfm2(OutputFormat):
     precedence = 1
 
     def detects(self, template: str) -> bool:
-        """Templates with the tokens around calls or, of LFM2, around the list of tools."""
-        return BEGIN in template or "<|tool_list_start|>" in template
+        """Templates with the token before calls or what introduces a list of tools."""
+        return any(text in template for text in (BEGIN, *_LISTS))
 
     def parser(self, *, tools: Tools, prompt_tail: str = "", reasoning: bool = True) -> Lfm2Parser:
         """See `OutputFormat.parser`."""

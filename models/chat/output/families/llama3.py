@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from ..formats import OutputFormat, register
@@ -61,7 +62,8 @@ class Llama3(OutputFormat):
         if choice != "auto":
             return rules.text(f"{rules.literal(TAG)}? {calls}")
         if schema is not None:
-            return rules.text(f"{calls} | {GAP} {rules.json(schema)}")
+            options = [schema, *(_as_schema(name, inner) for name, inner in functions)]
+            return rules.text(f"{GAP} {rules.json({'anyOf': options})}")
         behind = calls
         if any(name in _INTERPRETERS for name, _ in functions):
             behind = rules.rule(f"{calls} | {rules.free()}")
@@ -149,6 +151,15 @@ class Llama3Parser(MarkedParser):
         yield from self.text.until((), give)
         self.arguments('"}')
         self.end_call()
+
+
+def _as_schema(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of a call."""
+    properties = {"name": {"const": name}, "parameters": parameters}
+    keys = list(properties)
+    return {"type": "object", "properties": properties, "required": keys} | {
+        "additionalProperties": False
+    }
 
 
 def _dropped(text: str) -> None:
