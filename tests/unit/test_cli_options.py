@@ -96,7 +96,7 @@ def test_the_same_edit_is_a_check_in_python_and_a_line_of_the_docs(checkout: Che
     assert done.returncode == 0, done.stderr
     page = (checkout.top / "docs" / "options.md").read_text()
     row = "| `--warmth` `W` | 0.25 | How warm. Expects a number < 9. |"
-    assert page.splitlines().count(row) == 3, "run, chat and spec check"
+    assert page.splitlines().count(row) == 4, "run, chat, serve and spec check"
 
 
 def test_the_page_of_options_is_up_to_date() -> None:
