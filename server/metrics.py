@@ -42,6 +42,12 @@ class Metrics:
         self.running = Gauge(
             "riverrun_requests_running", "Requests that run.", ("model",), registry=self.registry
         )
+        self.memory = Gauge(
+            "riverrun_memory",
+            "Pages of attention memory in all and free, bytes of kept states, cached tokens.",
+            ("model", "what"),
+            registry=self.registry,
+        )
         self.waiting = Gauge(
             "riverrun_requests_waiting", "Requests that wait.", ("model",), registry=self.registry
         )

@@ -20,15 +20,15 @@ def read_list(texts: list[str]) -> tuple[str, ...]:
 @dataclass(frozen=True)
 class ServerOptions:
     """host, port: where it listens, port 0 for a free one; parallel: requests that run at a time,
-    of each model; queue: requests that may wait beside those; api_keys: the keys of which requests
-    must show one, none for no check; alias: the model's name instead of its file's; models: a
-    folder whose GGUF files can be named in requests; max_models: how many are loaded at a time;
-    keep_alive: seconds after which one of those that nobody uses is unloaded, -1 for never;
-    warm_up: compile what requests will run when a model is loaded; timeout: seconds for a whole
-    request, 0 for any; drain: seconds that running requests get on
-    shutdown; max_body: MiB of the longest request; slot_save_path: the folder of saved slots;
-    allowed_hosts: names that the Host header may have besides the address, allowed_origins: pages
-    elsewhere that browsers may send requests from, * for any; log_format: text or json."""
+    of each model; cache_mib: MiB for states along prompts; queue: requests that may wait beside
+    those; api_keys: the keys of which requests must show one, none for no check; alias: the model's
+    name instead of its file's; models: a folder whose GGUF files can be named in requests;
+    max_models: how many are loaded at a time; keep_alive: seconds after which one of those that
+    nobody uses is unloaded, -1 for never; warm_up: compile what requests will run when a model is
+    loaded; timeout: seconds for a whole request, 0 for any; drain: seconds that running requests
+    get on shutdown; max_body: MiB of the longest request; slot_save_path: the folder of saved
+    slots; allowed_hosts: names that the Host header may have besides the address, allowed_origins:
+    pages elsewhere that browsers may send requests from, * for any; log_format: text or json."""
 
     host: str = option(
         "127.0.0.1", "--host", metavar="HOST", help="Address to listen on; 0.0.0.0: all."
@@ -42,6 +42,14 @@ class ServerOptions:
         metavar="N",
         help="Requests that run at a time.",
         check=integer(1, 1024),
+    )
+    cache_mib: float | None = option(
+        None,
+        "--cache-size",
+        metavar="MIB",
+        help="Memory for recurrent states along prompts, from which later prompts go on.",
+        shown="256, or two states of each sequence",
+        check=number("a number of MiB >= 0", lambda v: v >= 0),
     )
     queue: int = option(
         256,

@@ -78,6 +78,12 @@ def _open(asked: Drafting, options: ServerOptions) -> Engine:
     model = load_asked(asked.loading, asked.offload(n_ctx))
     try:
         memory = {k: v for k, v in asked.session_options().items() if k != "n_ctx"}
+        if options.cache_mib is not None:
+            memory["cache_bytes"] = int(options.cache_mib * (1 << 20))
+        if options.parallel == 1 and memory.get("n_ctx_total") is None:
+            # A conversation that takes turns with another keeps its attention memory, too.
+            size = model.plan_session(n_ctx, 1, **memory).n_ctx
+            memory["n_ctx_total"] = 2 * size
         engine = Engine(model, n_seqs=options.parallel, n_ctx=n_ctx, spec=asked.open(), **memory)
         if options.warm_up:
             warm_up(engine)

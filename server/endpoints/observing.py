@@ -25,9 +25,11 @@ async def metrics(call: Call[Nothing]) -> Answer:
     """All counters."""
     service = call.service
     for served in service.store.loaded:
-        running = sum(request.seq >= 0 for request in served.requests)
-        service.metrics.running.labels(served.name).set(running)
-        service.metrics.waiting.labels(served.name).set(served.busy - running)
+        found = served.engine.occupancy()
+        service.metrics.running.labels(served.name).set(found.active)
+        service.metrics.waiting.labels(served.name).set(found.queued)
+        for what in ("pages", "pages_free", "state_bytes", "tokens_cached"):
+            service.metrics.memory.labels(served.name, what).set(getattr(found, what))
     return Answer(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
