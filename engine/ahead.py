@@ -59,10 +59,11 @@ class Ahead:
             self._able = False
         return self._able
 
-    def run(self, requests: Sequence[Request]) -> None:
-        """A token for each request at least; one that cannot go on fails alone."""
+    def run(self, requests: Sequence[Request], joining: bool = False) -> None:
+        """A token for each request at least; one that cannot go on fails alone. joining: another is
+        about to, so that no pass is left under way, for which it would have to wait."""
         try:
-            self._run(requests)
+            self._run(requests, joining)
         except RiverrunError as error:
             self.forget()
             for request in requests:
@@ -99,7 +100,7 @@ class Ahead:
         """A request gives up its sequence, while no pass is under way."""
         self._handed_on.pop(request, None)
 
-    def _run(self, requests: Sequence[Request]) -> None:
+    def _run(self, requests: Sequence[Request], joining: bool) -> None:
         began, flying = time.perf_counter(), self._flying
         if flying and any(r not in flying[-1].requests for r in requests):
             self._finish_all()  # one that joins has its newest token with the host
@@ -109,7 +110,7 @@ class Ahead:
                 return
             self._enter(going)
             self._start(going)
-        if self.overlaps:
+        if self.overlaps and not joining:
             going = [r for r in flying[-1].requests if self._has_room(r)]
             if going:
                 self._start(going)

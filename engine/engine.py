@@ -268,7 +268,7 @@ class Engine:
         on_device = [r for r in going if r in resting or (r.on_device and r.drafting is None)]
         on_device += self._rounds.run([r for r in going if r not in on_device])
         if on_device:
-            self._ahead.run(on_device)
+            self._ahead.run(on_device, self._roster.joining)
         for request in requests:
             if request.ending:
                 self._roster.end(request)

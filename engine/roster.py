@@ -23,6 +23,12 @@ class Roster:
         self._by_age = list(range(n))
 
     @property
+    def joining(self) -> bool:
+        """Whether the next pass of some prompt is its last one."""
+        prompts = (self.prompts[r] for r in self.active if r.stage is Stage.PROMPT)
+        return any(work.last for work in prompts)
+
+    @property
     def free(self) -> list[int]:
         """Sequences that no request has."""
         used = {request.seq for request in self.active}

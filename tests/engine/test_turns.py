@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import riverrun as rr
+from ahead_rig import late
 from engine_rig import finish
 from riverrun.engine.prompts import Prompt
 from rollback_rig import stream, tiny
@@ -59,3 +60,23 @@ def test_one_prompt_after_the_other_is_through_earlier(monkeypatch: pytest.Monke
 
 def test_one_that_comes_late_goes_before_longer_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     assert turns(monkeypatch, [6 * 512], {2: [20]}) == [0, 0, 1, 0, 0, 0, 0]
+
+
+def test_a_prompt_that_ends_waits_for_no_pass_that_runs_ahead() -> None:
+    """What decodes leaves nothing on the device in front of the last pass of a prompt."""
+    model, queue = late(tiny("llama"))
+    prompts, under_way = [stream(i, n) for i, n in enumerate((8, 20, 600, 9))], []
+    with rr.Engine(model, n_seqs=4, n_ctx=N_CTX) as e:
+        asked = [e.submit(prompt, 12, **GREEDY) for prompt in prompts]
+        while not e.idle:
+            before = [len(request.tokens) for request in asked]
+            waiting = len(queue.waiting)
+            e.step()
+            for request, n in zip(asked, before, strict=True):
+                if n == 0 and request.tokens:
+                    under_way.append(waiting)
+    assert queue.most > 1
+    assert under_way == [0, 0, 0, 0]
+    for request in asked:
+        want = tiny("llama").generate(request.prompt, 12, n_ctx=N_CTX, **GREEDY).result
+        assert request.tokens == want.tokens
