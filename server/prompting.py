@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..engine.chat import ChatPrompt
 from ..engine.constraints import Constraint
 from ..models.chat.output import OutputFormat, OutputParser, format_for
 from ..models.tokenizer import TokenType
@@ -34,6 +35,11 @@ class Chat:
     continues: bool = False
     split: bool = True
 
+    @property
+    def offered(self) -> Sequence[dict[str, Any]] | None:
+        """The tools that an answer may call, None for none."""
+        return self.tools if self.choice != "none" else None
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -49,7 +55,7 @@ class Prepared:
         """A reader of one answer."""
         chat = self.chat
         return self.format.parser(
-            tools=chat.tools if chat.choice != "none" else None,
+            tools=chat.offered,
             prompt_tail=self.text[-TAIL:],
             reasoning=chat.split,
         )
@@ -65,15 +71,8 @@ class Prepared:
 def prepare(served: Served, chat: Chat) -> Prepared:
     """Render a chat and compile what its answer must conform to. Takes its time: for a thread.
     Raises RequestError and ApiError for what cannot be honoured."""
-    model, tools = served.model, chat.tools if chat.choice != "none" else None
-    rendered = model.chat_prompt(
-        [_message(message, i) for i, message in enumerate(chat.messages)],
-        tools=tools,
-        documents=chat.documents,
-        chat_template=chat.template,
-        chat_template_kwargs=chat.template_kwargs,
-        continue_final_message=chat.continues,
-    )
+    model, tools = served.model, chat.offered
+    rendered = render(served, chat)
     template = model.source.chat_templates.choose(chat.template, tools is not None)
     found = format_for(template.source, model.tokenizer.control_texts)
     constraint = _constraint(served, chat, found, rendered.text, tools)
@@ -84,6 +83,19 @@ def prepare(served: Served, chat: Chat) -> Prepared:
         "constraint": constraint,
     }
     return Prepared(rendered.text, rendered.tokens, options, chat, found)
+
+
+def render(served: Served, chat: Chat) -> ChatPrompt:
+    """The prompt that a chat becomes. Takes its time: for a thread. Raises what `prepare` raises
+    but for what an answer must conform to."""
+    return served.model.chat_prompt(
+        [_message(message, i) for i, message in enumerate(chat.messages)],
+        tools=chat.offered,
+        documents=chat.documents,
+        chat_template=chat.template,
+        chat_template_kwargs=chat.template_kwargs,
+        continue_final_message=chat.continues,
+    )
 
 
 def control_token(served: Served) -> Any:

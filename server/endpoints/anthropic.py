@@ -12,7 +12,7 @@ from ..endpoint import Call, endpoint
 from ..failures import anthropic_error, as_api_error
 from ..generating import apart, sampling_options
 from ..http import Answer, Stream, sse
-from ..prompting import prepare
+from ..prompting import prepare, render
 from ..served import Served
 from ..wire.anthropic import CountBody, MessagesBody
 
@@ -47,8 +47,8 @@ async def count_tokens(call: Call[CountBody]) -> Answer:
     """Count the tokens of a prompt."""
     chat = chat_of(call.body)
     served = await call.model(call.body.model)
-    prepared = await apart(prepare, served, chat)
-    return Answer({"input_tokens": len(prepared.tokens)})
+    rendered = await apart(render, served, chat)
+    return Answer({"input_tokens": len(rendered.tokens)})
 
 
 class _Writer:

@@ -10,7 +10,7 @@ from ...engine.items import checked_ids
 from ..endpoint import Call, endpoint
 from ..generating import apart
 from ..http import Answer
-from ..prompting import prepare
+from ..prompting import render
 from ..wire.body import Body
 from ..wire.openai import ChatBody
 from .openai_chat import chat_of
@@ -60,8 +60,8 @@ async def detokenize(call: Call[DetokenizeBody]) -> Answer:
 async def apply_template(call: Call[ChatBody]) -> Answer:
     """The text of a chat's prompt."""
     served = await call.model(call.body.model)
-    prepared = await apart(prepare, served, chat_of(call.body))
-    return Answer({"prompt": prepared.text})
+    rendered = await apart(render, served, chat_of(call.body))
+    return Answer({"prompt": rendered.text})
 
 
 def _piece(data: bytes) -> Any:
