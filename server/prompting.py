@@ -14,7 +14,7 @@ from ..models.tokenizer import TokenType
 from .failures import bad_request
 from .served import Served
 
-TAIL = 400  # characters of a prompt's end that tell whether reasoning has begun
+TAIL = 1 << 16  # characters of a prompt's end that tell whether reasoning has begun
 TOOL_CHOICES = ("none", "auto", "required")
 
 

@@ -155,6 +155,17 @@ def test_a_schema_that_cannot_be_enforced_is_a_400(server: Server) -> None:
         assert "json_schema" in answer.json()["error"]["message"] or "JSON" in answer.text
 
 
+def test_bounds_beyond_all_sense_are_held_to_or_refused(server: Server) -> None:
+    pytest.importorskip("llguidance")
+    for bound in ("maxItems", "minItems"):
+        schema: Any = {"type": "array", "items": {"type": "integer"}, bound: 2**63}
+        body = {**GREEDY, "max_tokens": 8, "json_schema": schema}
+        answer = server.client.post(TEXT, json=body)
+        assert answer.status_code in (200, 400)
+        if answer.status_code == 200:
+            assert answer.json()["choices"][0]["text"].lstrip().startswith("[")
+
+
 def test_a_failing_template_is_a_400(server: Server) -> None:
     body = {"messages": MESSAGES, "chat_template": "{{ messages[7].x.y }}"}
     error = server.post(CHAT, 400, **body)["error"]
