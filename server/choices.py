@@ -11,8 +11,6 @@ from typing import Any
 from ..engine.request import Request
 from .served import Part, Running, Served
 
-MOST_CHOICES = 64
-
 
 async def merged(runs: Sequence[Running]) -> AsyncIterator[tuple[int, Part]]:
     """The parts of all texts as they come, each with its number. Where one fails, all end."""
@@ -106,11 +104,15 @@ def finish_reason(request: Request) -> str:
 def chat_logprobs(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """OpenAI's `logprobs` of chats."""
     return {
-        "content": [{**_named(e), "top_logprobs": list(map(_named, e["top"]))} for e in entries]
+        "content": [
+            {**named_logprob(e), "top_logprobs": list(map(named_logprob, e["top"]))}
+            for e in entries
+        ]
     }
 
 
-def _named(entry: Mapping[str, Any]) -> dict[str, Any]:
+def named_logprob(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """A token and its log-probability; JSON has no infinity."""
     return {
         "token": entry["text"],
         "id": entry["token"],

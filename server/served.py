@@ -16,7 +16,6 @@ from ..engine.constraints import Constraint
 from ..engine.driver import Driver
 from ..engine.engine import Engine, Event
 from ..engine.request import Request
-from ..engine.result import Result
 from ..graph.errors import RequestError
 from ..speculative import Speculation
 from .failures import ApiError, overloaded
@@ -74,13 +73,6 @@ class Running:
                     return
         finally:
             self.cancel()
-
-    async def result(self) -> Result:
-        """All of it."""
-        async for _ in self.parts():
-            pass
-        assert self.request.result is not None
-        return self.request.result
 
     async def _wait(self) -> None:
         limit = self.served.timeout
@@ -142,7 +134,6 @@ class Served:
         self.embedding = asyncio.Lock()  # embeddings are made by one request at a time
         self.users = 0  # HTTP requests that may yet submit something
         self.last_used = time.monotonic()
-        self.loaded_at = time.time()
         self.keep_alive: float | None = None  # seconds, where a request has asked for its own
 
     def __repr__(self) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,7 +30,6 @@ class Service:
         """load: opens a model file and makes its engine; main: the model that stays loaded."""
         self.options, self.defaults = options, defaults or SamplerParams()
         self.metrics = Metrics()
-        self.began = time.time()
         self.store = ModelStore(options, load, main, self.metrics)
         self._main = main
         self._sweeping: asyncio.Task[None] | None = None

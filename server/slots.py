@@ -54,24 +54,12 @@ def restore_slot(served: Served, seq: int, folder: Path, name: str | None) -> tu
     except FileNotFoundError:
         raise ApiError(404, f"there is no saved slot {name!r}", "not_found_error") from None
     engine = served.engine
-
-    def put() -> int:
-        engine.restore(seq, data)
-        return len(engine.sequences.tokens(seq))
-
-    return served.driver.between_steps(put).result(), len(data)
+    return served.driver.between_steps(lambda: engine.restore(seq, data)).result(), len(data)
 
 
 def erase_slot(served: Served, seq: int) -> int:
     """Empty a slot; how many tokens it had. Raises RequestError while it is busy."""
-    engine = served.engine
-
-    def empty() -> int:
-        n = 0 if engine.sequences.is_lost(seq) else len(engine.sequences.tokens(seq))
-        engine.erase(seq)
-        return n
-
-    return served.driver.between_steps(empty).result()
+    return served.driver.between_steps(lambda: served.engine.erase(seq)).result()
 
 
 def write_whole(path: Path, data: bytes) -> None:

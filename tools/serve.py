@@ -72,6 +72,7 @@ def _main(loading: Loading, options: ServerOptions) -> Path | None:
 def _open(asked: Drafting, options: ServerOptions) -> Engine:
     """Load a model and make its engine."""
     from ..engine.engine import Engine
+    from ..engine.session_plan import usual_context
     from ..engine.warming import warm_up
 
     n_ctx = asked.session.values.get("n_ctx")
@@ -82,8 +83,7 @@ def _open(asked: Drafting, options: ServerOptions) -> Engine:
             memory["cache_bytes"] = int(options.cache_mib * (1 << 20))
         if options.parallel == 1 and memory.get("n_ctx_total") is None:
             # A conversation that takes turns with another keeps its attention memory, too.
-            size = model.plan_session(n_ctx, 1, **memory).n_ctx
-            memory["n_ctx_total"] = 2 * size
+            memory["n_ctx_total"] = 2 * (n_ctx or usual_context(model.n_ctx_train))
         engine = Engine(model, n_seqs=options.parallel, n_ctx=n_ctx, spec=asked.open(), **memory)
         if options.warm_up:
             warm_up(engine)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from ...engine.request import Request
-from ..choices import entries_of, timings
+from ..choices import entries_of, named_logprob, timings
 from ..endpoint import Call, endpoint
 from ..filling import fill_in
 from ..generating import apart, broken_stream, sampling_options, tokens_of
@@ -139,13 +139,4 @@ def stop_type(request: Request, reason: str) -> str:
 
 
 def _probabilities(entry: dict[str, Any]) -> dict[str, Any]:
-    return {**_named(entry), "top_logprobs": [_named(each) for each in entry["top"]]}
-
-
-def _named(entry: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "id": entry["token"],
-        "token": entry["text"],
-        "bytes": entry["bytes"],
-        "logprob": max(entry["logprob"], -1e4),
-    }
+    return {**named_logprob(entry), "top_logprobs": list(map(named_logprob, entry["top"]))}
