@@ -38,6 +38,16 @@ class Scripted:
 Script = Callable[[str, Body], Said]
 
 
+class LoopbackServer(ThreadingHTTPServer):
+    """On a free port of the loopback address; connections that come all at once wait their turn:
+    beyond the five that the library lets wait, the system drops or resets them."""
+
+    request_queue_size = 512
+
+    def __init__(self, handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(("127.0.0.1", 0), handler)
+
+
 def as_json(content: object, status: int = 200) -> Said:
     """One JSON text."""
     return Said([json.dumps(content).encode()], status)
@@ -85,7 +95,7 @@ def scripted(script: Script) -> Iterator[Scripted]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = LoopbackServer(Handler)
     found = Scripted(f"http://127.0.0.1:{server.server_port}")
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
