@@ -55,7 +55,7 @@ test-asan: $(VENV)/.installed $(VENV)/.testing
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S . -B build/asan -G Ninja -DRIVERRUN_SANITIZE=ON -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/asan
 	ln -sfn $(CURDIR)/build/asan/_cpu*.so build/asan/tree/riverrun/
-	for isa in base avx2 avx512 avx512vnni; do \
+	for isa in base avx2 avxvnni avx512 avx512vnni; do \
 	  ( export RIVERRUN_ISA=$$isa ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=build/asan/tree \
 	    LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)"; \
 	    $(BIN)/python tests/run_cases.py && \

@@ -18,7 +18,7 @@ from .processors import usable_threads
 
 T = TypeVar("T")
 ROWS16 = 1  # layout: rows of a weight interleaved by sixteen
-LEVELS = ("base", "avx2", "avx512", "avx512vnni")
+LEVELS = ("base", "avx2", "avxvnni", "avx512", "avx512vnni")
 
 ABI_VERSION: int = _cpu.abi_version
 

@@ -74,7 +74,7 @@ Probe best_probe() {
 #if defined(__x86_64__)
   const std::string isa = usable_isas().back();
   if (isa.rfind("avx512", 0) == 0) return {chains_avx512, 16};
-  if (isa == "avx2") return {chains_avx2, 8};
+  if (isa == "avx2" || isa == "avxvnni") return {chains_avx2, 8};
 #endif
   return {chains_base, 4};
 }

@@ -4,6 +4,10 @@
 #include <cstdlib>
 #include <stdexcept>
 
+#if defined(__x86_64__) || defined(_M_X64)
+#include <cpuid.h>
+#endif
+
 namespace {
 
 // Function-local so that kernel files may register in any order of static initialisation.
@@ -17,6 +21,16 @@ std::vector<const rr_packer*>& packer_table() {
   return table;
 }
 
+#if defined(__x86_64__) || defined(_M_X64)
+// Leaf 7, sub-leaf 1, which compilers' own tests know since GCC 11 only.
+bool has_avx_vnni() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || a < 1) return false;
+  __get_cpuid_count(7, 1, &a, &b, &c, &d);
+  return (a >> 4 & 1) != 0;
+}
+#endif
+
 std::vector<std::string> detect_isas() {
   std::vector<std::string> found = {"base"};
 #if defined(__x86_64__) || defined(_M_X64)
@@ -26,6 +40,7 @@ std::vector<std::string> detect_isas() {
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                       __builtin_cpu_supports("avx512dq");
   if (avx2) found.push_back("avx2");
+  if (avx2 && has_avx_vnni()) found.push_back("avxvnni");
   if (avx512) found.push_back("avx512");
   if (avx512 && __builtin_cpu_supports("avx512vnni")) found.push_back("avx512vnni");
 #endif

@@ -31,16 +31,130 @@ RR_INLINE Floats i_scaled(Ints sum, Floats scale, Floats) {
 }
 #endif
 
-// Adds, in every lane, sum over i < COUNT, j < 4 of w(i).lane[j] * x[32c + 4i + j] to sums[c]:
-// columns of x lie 32 bytes apart, and w gives the i-th vector of weights. Weights are unsigned and
-// below 2^BITS, activations within -127 .. 127, so that the result is exact on every path. Columns
-// take turns, because an instruction of one column would wait for the one before it.
+// How many columns a tile has at most, and of how many registers hold the sums at a time: a wider
+// tile goes through its columns in parts.
+#if defined(__AVX512BW__)
+constexpr int kTile = 8, kAtOnce = 8;
+#elif defined(__AVX2__)
+constexpr int kTile = 8, kAtOnce = 4;
+#else
+constexpr int kTile = 4, kAtOnce = 4;
+#endif
+
+// Columns kFirst .. kFirst + kN - 1 of a tile.
+template <int FIRST, int N>
+struct Part {
+  static constexpr int kFirst = FIRST, kN = N;
+};
+
+// Calls body(Part) until all C columns had their turn.
+template <int C, int FIRST = 0, class Body>
+RR_INLINE void each_part(const Body& body) {
+  constexpr int kN = C - FIRST < kAtOnce ? C - FIRST : kAtOnce;
+  body(Part<FIRST, kN>());
+  if constexpr (FIRST + kN < C) each_part<C, FIRST + kN>(body);
+}
+
+// Whether weights and activations meet as 16 bits, even and odd ones apart: where pairs of products
+// have to fit in 16 bits, weights of 8 bits are too large to meet as bytes.
+#if defined(__AVX2__) && !defined(__AVX512VNNI__) && !defined(__AVXVNNI__)
+template <int BITS>
+constexpr bool kWords = BITS == 8;
+#else
+template <int BITS>
+constexpr bool kWords = false;
+#endif
+
+// Winograd's inner product (1968): w0 x0 + w1 x1 = (w0 + x1) (w1 + x0) - w0 w1 - x0 x1, where what
+// is taken off are sums of a row and of a column alone. It halves multiplications, of which some
+// processors with AVX2 do one in a cycle where they do three additions, and pays in tiles of more
+// columns than this.
+#if defined(__AVX512BW__)
+constexpr int kFewColumns = 8;
+#else
+constexpr int kFewColumns = 4;
+#endif
+template <int BITS>
+constexpr bool is_crossed(int columns) {
+  return kWords<BITS> && columns > kFewColumns;
+}
+
+// Bytes of a column's 32 activations.
+template <int BITS>
+constexpr int kColumnBytes = kWords<BITS> ? 64 : 32;
+
+// COUNT vectors of weights that were unpacked for all parts of a tile. They lie in memory, whence
+// every part fetches them: the compiler would run out of registers for them.
+template <int COUNT>
+struct Unpacked {
+  alignas(64) mutable uint8_t at[64 * COUNT];
+  RR_INLINE void fetch() const { asm volatile("" : "+m"(at)); }
+  RR_INLINE Bytes operator()(int i) const { return b_load(at + 64 * i); }
+};
+
+// Even and odd bytes of COUNT vectors of weights as 16 bits, likewise, and the sums of their
+// products.
+template <int COUNT>
+struct UnpackedWords {
+  alignas(64) mutable uint8_t at[128 * COUNT + 64];
+  RR_INLINE void fetch() const { asm volatile("" : "+m"(at)); }
+  RR_INLINE Bytes even(int i) const { return b_load(at + 128 * i); }
+  RR_INLINE Bytes odd(int i) const { return b_load(at + 128 * i + 64); }
+  RR_INLINE Bytes products() const { return b_load(at + 128 * COUNT); }
+
+  template <class Weights>
+  RR_INLINE void unpack(const Weights& w) {
+    auto products = i_splat(0);
+#pragma GCC unroll 8
+    for (int i = 0; i < COUNT; ++i) {
+      const auto wi = w(i), even = b_even(wi), odd = b_odd(wi);
+      b_store(at + 128 * i, even);
+      b_store(at + 128 * i + 64, odd);
+      products = i_add(products, i_dot_words(even, odd));
+    }
+    b_store(at + 128 * COUNT, products);
+  }
+};
+
+// The same as they are needed, for few columns.
+template <class Weights>
+struct Fresh {
+  Weights w;
+  RR_INLINE void fetch() const {}
+  RR_INLINE Bytes operator()(int i) const { return w(i); }
+  RR_INLINE Bytes even(int i) const { return b_even(w(i)); }
+  RR_INLINE Bytes odd(int i) const { return b_odd(w(i)); }
+};
+
+// Weights w(0) .. w(COUNT - 1), as dots takes them for the parts of a tile of C columns.
+template <int BITS, int COUNT, int C, class Weights>
+RR_INLINE auto for_tile(const Weights& w) {
+  if constexpr (is_crossed<BITS>(C)) {
+    UnpackedWords<COUNT> all;
+    all.unpack(w);
+    return all;
+  } else if constexpr (C <= kAtOnce) {
+    return Fresh<Weights>{w};
+  } else {
+    Unpacked<COUNT> all;
+#pragma GCC unroll 8
+    for (int i = 0; i < COUNT; ++i) b_store(all.at + 64 * i, w(i));
+    return all;
+  }
+}
+
+// sums[c] = first(c) + sum over i < COUNT, j < 4, in every lane, of w(i).lane[j] * x[4i + j] of
+// column c: columns of x lie kColumnBytes apart. Weights are unsigned and below 2^BITS, activations
+// within -127 .. 127, so that the result is exact on every path. Columns take turns, because an
+// instruction of one column would wait for the one before it.
 #if defined(__AVX512VNNI__)
 
 typedef int32_t AnyInt __attribute__((may_alias));
 
-template <int BITS, int COUNT, int C, class Weights>
-RR_INLINE void dots(const Weights& w, const int8_t* x, Ints (&sums)[C]) {
+template <int BITS, int COUNT, int C, class Weights, class First>
+RR_INLINE void dots(const Weights& w, const int8_t* x, const First& first, Ints (&sums)[C]) {
+#pragma GCC unroll 8
+  for (int c = 0; c < C; ++c) sums[c] = first(c);
 #pragma GCC unroll 8
   for (int i = 0; i < COUNT; ++i) {
     const Bytes wi = w(i);
@@ -53,11 +167,27 @@ RR_INLINE void dots(const Weights& w, const int8_t* x, Ints (&sums)[C]) {
   }
 }
 
+#elif defined(__AVXVNNI__)
+
+template <int BITS, int COUNT, int C, class Weights, class First>
+RR_INLINE void dots(const Weights& w, const int8_t* x, const First& first, Ints (&sums)[C]) {
+  w.fetch();
+#pragma GCC unroll 8
+  for (int c = 0; c < C; ++c) sums[c] = first(c);
+#pragma GCC unroll 8
+  for (int i = 0; i < COUNT; ++i) {
+    const Bytes wi = w(i);
+#pragma GCC unroll 8
+    for (int c = 0; c < C; ++c)
+      sums[c] = i_dot_bytes(sums[c], wi, i_splat(load_int(x + 32 * c + 4 * i)));
+  }
+}
+
 #elif defined(__AVX2__)
 
 // Products of RUN vectors at a time fit in 16 bits: RUN * 2 * (2^BITS - 1) * 127 < 2^15.
-template <int RUN, int COUNT, int C, class Weights>
-RR_INLINE void dots_small(const Weights& w, const int8_t* x, int16_t times, Ints* sums) {
+template <int RUN, int COUNT, int C, class Weights, class First>
+RR_INLINE void dots_bytes(const Weights& w, const int8_t* x, const First& first, Ints (&sums)[C]) {
 #pragma GCC unroll 8
   for (int i = 0; i < COUNT; i += RUN) {
     Ints pairs[C];
@@ -68,38 +198,69 @@ RR_INLINE void dots_small(const Weights& w, const int8_t* x, int16_t times, Ints
       for (int c = 0; c < C; ++c) {
         const Ints more = i_pairs(wj, i_splat(load_int(x + 32 * c + 4 * j)));
         pairs[c] = j == i ? more : i_add_pairs(pairs[c], more);
+        i_done(pairs[c]);
       }
     }
 #pragma GCC unroll 8
-    for (int c = 0; c < C; ++c) sums[c] = i_add(sums[c], i_widen(pairs[c], times));
+    for (int c = 0; c < C; ++c) sums[c] = i_add(i == 0 ? first(c) : sums[c], i_widen(pairs[c]));
   }
 }
 
-// Products of whole bytes would saturate: low and high nibbles apart.
-template <int COUNT, int C, class Weights>
-RR_INLINE void dots_bytes(const Weights& w, const int8_t* x, Ints* sums) {
-  const Bytes four = b_splat(15);
-  dots_small<8, COUNT, C>([&](int i) { return b_and(w(i), four); }, x, 1, sums);
-  dots_small<8, COUNT, C>([&](int i) { return b_and(b_shr<4>(w(i)), four); }, x, 16, sums);
+template <int COUNT, int C, class Weights, class First>
+RR_INLINE void dots_words(const Weights& w, const int8_t* x, const First& first, Ints (&sums)[C]) {
+#pragma GCC unroll 8
+  for (int c = 0; c < C; ++c) sums[c] = first(c);
+#pragma GCC unroll 8
+  for (int i = 0; i < COUNT; ++i) {
+    const Bytes even = w.even(i), odd = w.odd(i);
+#pragma GCC unroll 8
+    for (int c = 0; c < C; ++c) {
+      const int8_t* four = x + 64 * c + 8 * i;
+      sums[c] = i_add(sums[c], i_dot_words(even, i_splat(load_int(four))));
+      i_done(sums[c]);
+      sums[c] = i_add(sums[c], i_dot_words(odd, i_splat(load_int(four + 4))));
+      i_done(sums[c]);
+    }
+  }
 }
 
-template <int BITS, int COUNT, int C, class Weights>
-RR_INLINE void dots(const Weights& w, const int8_t* x, Ints (&sums)[C]) {
+// From first(c) the products of x with each other were taken off already.
+template <int COUNT, int C, class First>
+RR_INLINE void dots_words(const UnpackedWords<COUNT>& w, const int8_t* x, const First& first,
+                          Ints (&sums)[C]) {
+  const Ints products = w.products();
+#pragma GCC unroll 8
+  for (int c = 0; c < C; ++c) sums[c] = i_sub(first(c), products);
+#pragma GCC unroll 8
+  for (int i = 0; i < COUNT; ++i) {
+    const Bytes even = w.even(i), odd = w.odd(i);
+#pragma GCC unroll 8
+    for (int c = 0; c < C; ++c) {
+      const int8_t* four = x + 64 * c + 8 * i;
+      const Ints a = i_add_pairs(even, i_splat(load_int(four + 4)));
+      const Ints b = i_add_pairs(odd, i_splat(load_int(four)));
+      sums[c] = i_add(sums[c], i_dot_words(a, b));
+      i_done(sums[c]);
+    }
+  }
+}
+
+template <int BITS, int COUNT, int C, class Weights, class First>
+RR_INLINE void dots(const Weights& w, const int8_t* x, const First& first, Ints (&sums)[C]) {
   constexpr int kRun = BITS == 5 ? 4 : BITS == 6 ? 2 : BITS == 7 ? 1 : 8;
-  if constexpr (BITS <= 7) {
-    dots_small<(kRun < COUNT ? kRun : COUNT), COUNT, C>(w, x, 1, sums);
-  } else if constexpr (C > 4) {
-    dots_bytes<COUNT, 4>(w, x, sums);
-    dots_bytes<COUNT, C - 4>(w, x + 4 * 32, sums + 4);
+  w.fetch();
+  if constexpr (kWords<BITS>) {
+    dots_words<COUNT>(w, x, first, sums);
   } else {
-    dots_bytes<COUNT, C>(w, x, sums);
+    dots_bytes<(kRun < COUNT ? kRun : COUNT), COUNT, C>(w, x, first, sums);
   }
 }
 
 #elif defined(__SSE2__)
 
-template <int BITS, int COUNT, int C, class Weights>
-RR_INLINE void dots(const Weights& w, const int8_t* x, Ints (&sums)[C]) {
+template <int BITS, int COUNT, int C, class Weights, class First>
+RR_INLINE void dots(const Weights& w, const int8_t* x, const First& first, Ints (&sums)[C]) {
+  for (int c = 0; c < C; ++c) sums[c] = first(c);
   for (int i = 0; i < COUNT; ++i) {
     const Bytes wi = w(i);
     __m128i bytes[4];
@@ -123,8 +284,9 @@ RR_INLINE void dots(const Weights& w, const int8_t* x, Ints (&sums)[C]) {
 
 #else
 
-template <int BITS, int COUNT, int C, class Weights>
-RR_INLINE void dots(const Weights& w, const int8_t* x, Ints (&sums)[C]) {
+template <int BITS, int COUNT, int C, class Weights, class First>
+RR_INLINE void dots(const Weights& w, const int8_t* x, const First& first, Ints (&sums)[C]) {
+  for (int c = 0; c < C; ++c) sums[c] = first(c);
   for (int i = 0; i < COUNT; ++i) {
     const Ints wi = (Ints)w(i);
     for (int c = 0; c < C; ++c)

@@ -6,6 +6,7 @@
 #include "simd.hpp"
 
 #define RR_INLINE [[maybe_unused]] inline __attribute__((always_inline))
+#define RR_INLINE_BODY __attribute__((always_inline))  // after a lambda's parameters
 
 namespace {
 
@@ -109,14 +110,33 @@ RR_INLINE Ints i_splat(int32_t x) {
 RR_INLINE Ints i_add(Ints a, Ints b) {
   return _mm512_add_epi32(a, b);
 }
+RR_INLINE Ints i_sub(Ints a, Ints b) {
+  return _mm512_sub_epi32(a, b);
+}
+// Sums of two neighbouring products: of unsigned bytes and signed ones, saturated to 16 bits; of
+// 16 bits; of 16 bits with one.
 RR_INLINE Ints i_pairs(Bytes w, Bytes x) {
   return _mm512_maddubs_epi16(w, x);
 }
 RR_INLINE Ints i_add_pairs(Ints a, Ints b) {
   return _mm512_add_epi16(a, b);
 }
-RR_INLINE Ints i_widen(Ints pairs, int16_t times) {
-  return _mm512_madd_epi16(pairs, _mm512_set1_epi16(times));
+RR_INLINE Ints i_dot_words(Ints w, Ints x) {
+  return _mm512_madd_epi16(w, x);
+}
+RR_INLINE Ints i_widen(Ints pairs) {
+  return _mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
+}
+// Compilers turn chains of sums into trees, for which registers do not suffice: not of sums that
+// are said to be done.
+RR_INLINE void i_done(Ints& a) {
+  asm("" : "+v"(a));
+}
+RR_INLINE Bytes b_even(Bytes a) {
+  return _mm512_and_si512(a, _mm512_set1_epi16(255));
+}
+RR_INLINE Bytes b_odd(Bytes a) {
+  return _mm512_srli_epi16(a, 8);
 }
 
 #elif defined(__AVX2__)
@@ -223,16 +243,37 @@ RR_INLINE Ints i_splat(int32_t x) {
 RR_INLINE Ints i_add(Ints x, Ints y) {
   return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)};
 }
+RR_INLINE Ints i_sub(Ints x, Ints y) {
+  return {_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)};
+}
 RR_INLINE Ints i_pairs(Bytes w, Bytes x) {
   return {_mm256_maddubs_epi16(w.a, x.a), _mm256_maddubs_epi16(w.b, x.b)};
 }
 RR_INLINE Ints i_add_pairs(Ints x, Ints y) {
   return {_mm256_add_epi16(x.a, y.a), _mm256_add_epi16(x.b, y.b)};
 }
-RR_INLINE Ints i_widen(Ints pairs, int16_t times) {
-  const __m256i t = _mm256_set1_epi16(times);
-  return {_mm256_madd_epi16(pairs.a, t), _mm256_madd_epi16(pairs.b, t)};
+RR_INLINE Ints i_dot_words(Ints w, Ints x) {
+  return {_mm256_madd_epi16(w.a, x.a), _mm256_madd_epi16(w.b, x.b)};
 }
+RR_INLINE Ints i_widen(Ints pairs) {
+  const __m256i one = _mm256_set1_epi16(1);
+  return {_mm256_madd_epi16(pairs.a, one), _mm256_madd_epi16(pairs.b, one)};
+}
+RR_INLINE void i_done(Ints& x) {
+  asm("" : "+x"(x.a), "+x"(x.b));
+}
+RR_INLINE Bytes b_even(Bytes x) {
+  const __m256i low = _mm256_set1_epi16(255);
+  return {_mm256_and_si256(x.a, low), _mm256_and_si256(x.b, low)};
+}
+RR_INLINE Bytes b_odd(Bytes x) {
+  return {_mm256_srli_epi16(x.a, 8), _mm256_srli_epi16(x.b, 8)};
+}
+#if defined(__AVXVNNI__)
+RR_INLINE Ints i_dot_bytes(Ints sum, Bytes w, Ints x) {
+  return {_mm256_dpbusd_avx_epi32(sum.a, w.a, x.a), _mm256_dpbusd_avx_epi32(sum.b, w.b, x.b)};
+}
+#endif
 
 #else
 

@@ -51,6 +51,13 @@ struct Nibbles {
   }
 };
 
+// The values that the i-th vector's codes name in a table.
+struct Looked {
+  Bytes table;
+  Nibbles codes;
+  RR_INLINE Bytes operator()(int i) const { return b_lookup(table, codes(i)); }
+};
+
 struct Fives {
   const uint8_t* at;
   RR_INLINE Bytes operator()(int i) const {
@@ -66,7 +73,7 @@ constexpr int fetch_step() {
 }
 
 // y = d * (code - W::kOffset): a group is a table of d [block][row], then a unit per block. W gives
-// scale(table), and add(unit, x, sums), the integer products of a block's codes.
+// scale(table), and weights(unit), a block's codes of kBits.
 template <class W>
 struct Signed32 {
   static constexpr int64_t kWeightBlock = 32;
@@ -88,28 +95,33 @@ struct Signed32 {
   static void tile(const TileJob& job) {
     const uint8_t* table = job.group + 32 * job.begin;
     const uint8_t* unit = job.group + scale_table(job.blocks) + W::kUnit * job.begin;
-    XBlock<C> x = {job.x + job.begin * C * Columns<W>::kRecord};
+    XBlock<W, C> x = {job.x + job.begin * C * Columns<W>::kRecord};
     Floats sums[C];
     clear(sums);
     for (int64_t b = job.begin; b < job.end; ++b) {
       fetch_ahead<W::kUnit, fetch_step<W, C>()>(job, unit);
       const Floats d = W::scale(table), taken = surplus(d);
-      Ints whole[C];
+      const auto w = for_tile<W::kBits, 8, C>(W::weights(unit));
+      each_part<C>([&](auto part) RR_INLINE_BODY {
+        constexpr int kFirst = decltype(part)::kFirst, kN = decltype(part)::kN;
+        Ints whole[kN];
+        dots<W::kBits, 8>(
+            w, x.q(kFirst), [&](int c) { return i_splat(x.word(0, kFirst + c)); }, whole);
 #pragma GCC unroll 8
-      for (int c = 0; c < C; ++c) whole[c] = i_splat(x.word(0, c));
-      W::template add<C>(unit, x.q(), whole);
-#pragma GCC unroll 8
-      for (int c = 0; c < C; ++c) sums[c] = W::scaled(whole[c], d, taken, x.scale(c), sums[c]);
+        for (int i = 0, c = kFirst; i < kN; ++i, ++c)
+          sums[c] = W::scaled(whole[i], d, taken, x.scale(c), sums[c]);
+      });
       unit += W::kUnit;
       table += 32;
-      x.at += C * Columns<W>::kRecord;
+      x.next();
     }
     finish<C>(sums, job);
   }
 };
 
 // y = d * code + m: a group is, per block, d [row], m [row], then as many bytes of codes as make it
-// W::kUnit. m meets the sums of x, which quantised x carries.
+// W::kUnit, of which W gives weights(codes) of kBits. m meets the sums of x, which quantised x
+// carries.
 template <class W>
 struct Affine32 {
   static constexpr int64_t kWeightBlock = 32;
@@ -125,23 +137,25 @@ struct Affine32 {
   template <int C>
   static void tile(const TileJob& job) {
     const uint8_t* unit = job.group + W::kUnit * job.begin;
-    XBlock<C> x = {job.x + job.begin * C * Columns<W>::kRecord};
+    XBlock<W, C> x = {job.x + job.begin * C * Columns<W>::kRecord};
     Floats sums[C];
     clear(sums);
     for (int64_t b = job.begin; b < job.end; ++b) {
       fetch_ahead<W::kUnit, fetch_step<W, C>()>(job, unit);
       const Floats d = f_from_f16(unit), m = f_from_f16(unit + 32), taken = surplus(d);
-      Ints whole[C];
+      const auto w = for_tile<W::kBits, 8, C>(W::weights(unit + kCodes));
+      each_part<C>([&](auto part) RR_INLINE_BODY {
+        constexpr int kFirst = decltype(part)::kFirst, kN = decltype(part)::kN;
+        Ints whole[kN];
+        dots<W::kBits, 8>(w, x.q(kFirst), [&](int) { return i_splat(kIntBias); }, whole);
 #pragma GCC unroll 8
-      for (int c = 0; c < C; ++c) whole[c] = i_splat(kIntBias);
-      W::template add<C>(unit + kCodes, x.q(), whole);
-#pragma GCC unroll 8
-      for (int c = 0; c < C; ++c) {
-        sums[c] = f_fma(m, f_splat(x.number(0, c)), sums[c]);
-        sums[c] = f_fma(i_scaled(whole[c], d, taken), f_splat(x.scale(c)), sums[c]);
-      }
+        for (int i = 0, c = kFirst; i < kN; ++i, ++c) {
+          sums[c] = f_fma(m, f_splat(x.number(0, c)), sums[c]);
+          sums[c] = f_fma(i_scaled(whole[i], d, taken), f_splat(x.scale(c)), sums[c]);
+        }
+      });
       unit += W::kUnit;
-      x.at += C * Columns<W>::kRecord;
+      x.next();
     }
     finish<C>(sums, job);
   }

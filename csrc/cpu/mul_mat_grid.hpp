@@ -53,23 +53,11 @@ struct Grid {
     }
   }
 
-  // One sub-block: the codes from vector `first` on, in `word` of the extras.
-  template <int COUNT, int C>
-  RR_INLINE static void sub_block(const uint8_t* codes, const XBlock<C>& x, int half,
-                                  Ints (&whole)[C]) {
-    const Nibbles nibbles = {codes};
-    const Bytes values = b_table(W::kTable.value);
-#pragma GCC unroll 8
-    for (int c = 0; c < C; ++c) whole[c] = i_splat(x.word(half, c));
-    dots<W::kBits, COUNT>([&](int i) { return b_lookup(values, nibbles(4 * half + i)); },
-                          x.q() + 16 * half, whole);
-  }
-
   template <int C>
   static void tile(const TileJob& job) {
     const uint8_t* table = job.group + 32 * (job.begin / 8);
     const uint8_t* unit = job.group + scale_table(job.blocks / 8) + kUnit * (job.begin / 8);
-    XBlock<C> x = {job.x + job.begin * C * Columns<W>::kRecord};
+    XBlock<W, C> x = {job.x + job.begin * C * Columns<W>::kRecord};
     Floats sums[C];
     clear(sums);
     for (int64_t b = job.begin; b < job.end; b += 8, unit += kUnit, table += 32) {
@@ -77,38 +65,56 @@ struct Grid {
       for (int j = 0; j < 8; ++j) {
         const uint8_t* codes = unit + kCodes + 256 * j;
         fetch_ahead<256, C <= 4 ? 64 : 192>(job, codes);
-        Floats part[C];
-        products<C>(unit, codes, j, d, x, part);
-#pragma GCC unroll 8
-        for (int c = 0; c < C; ++c) sums[c] = f_fma(part[c], f_splat(x.scale(c)), sums[c]);
-        x.at += C * Columns<W>::kRecord;
+        if constexpr (kHalves)
+          add_halves<C>(codes, f_mul(f_from_i8(unit + 32 * j), d),
+                        f_mul(f_from_i8(unit + 32 * j + 16), d), x, sums);
+        else
+          add_whole<C>(codes, f_mul(f_from_i8(unit + 16 * j), d), x, sums);
+        x.next();
       }
     }
     finish<C>(sums, job);
   }
 
-  // The products of 32 values with what x was rounded to.
+  // 32 values with one scale.
   template <int C>
-  RR_INLINE static void products(const uint8_t* unit, const uint8_t* codes, int j, Floats d,
-                                 const XBlock<C>& x, Floats (&part)[C]) {
-    Ints whole[C];
-    if constexpr (kHalves) {
-      const Floats first = f_mul(f_from_i8(unit + 32 * j), d);
-      const Floats second = f_mul(f_from_i8(unit + 32 * j + 16), d);
-      const Floats first_taken = surplus(first), second_taken = surplus(second);
-      sub_block<4, C>(codes, x, 0, whole);
+  RR_INLINE static void add_whole(const uint8_t* codes, Floats scale, const XBlock<W, C>& x,
+                                  Floats (&sums)[C]) {
+    const Floats taken = surplus(scale);
+    const auto w = for_tile<W::kBits, 8, C>(Looked{b_table(W::kTable.value), {codes}});
+    each_part<C>([&](auto part) RR_INLINE_BODY {
+      constexpr int kFirst = decltype(part)::kFirst, kN = decltype(part)::kN;
+      Ints whole[kN];
+      dots<W::kBits, 8>(
+          w, x.q(kFirst), [&](int c) { return i_splat(x.word(0, kFirst + c)); }, whole);
 #pragma GCC unroll 8
-      for (int c = 0; c < C; ++c) part[c] = i_scaled(whole[c], first, first_taken);
-      sub_block<4, C>(codes, x, 1, whole);
+      for (int i = 0, c = kFirst; i < kN; ++i, ++c)
+        sums[c] = f_fma(i_scaled(whole[i], scale, taken), f_splat(x.scale(c)), sums[c]);
+    });
+  }
+
+  // The same, each half of them with its own.
+  template <int C>
+  RR_INLINE static void add_halves(const uint8_t* codes, Floats first, Floats second,
+                                   const XBlock<W, C>& x, Floats (&sums)[C]) {
+    const Floats first_taken = surplus(first), second_taken = surplus(second);
+    const Looked all = {b_table(W::kTable.value), {codes}};
+    const auto low = for_tile<W::kBits, 4, C>([&](int i) { return all(i); });
+    const auto high = for_tile<W::kBits, 4, C>([&](int i) { return all(4 + i); });
+    each_part<C>([&](auto part) RR_INLINE_BODY {
+      constexpr int kFirst = decltype(part)::kFirst, kN = decltype(part)::kN;
+      Ints a[kN], b[kN];
+      dots<W::kBits, 4>(
+          low, x.q(kFirst, 0), [&](int c) { return i_splat(x.word(0, kFirst + c)); }, a);
+      dots<W::kBits, 4>(
+          high, x.q(kFirst, 1), [&](int c) { return i_splat(x.word(1, kFirst + c)); }, b);
 #pragma GCC unroll 8
-      for (int c = 0; c < C; ++c)
-        part[c] = f_add(part[c], i_scaled(whole[c], second, second_taken));
-    } else {
-      const Floats scale = f_mul(f_from_i8(unit + 16 * j), d), taken = surplus(scale);
-      sub_block<8, C>(codes, x, 0, whole);
-#pragma GCC unroll 8
-      for (int c = 0; c < C; ++c) part[c] = i_scaled(whole[c], scale, taken);
-    }
+      for (int i = 0, c = kFirst; i < kN; ++i, ++c) {
+        const Floats both =
+            f_add(i_scaled(a[i], first, first_taken), i_scaled(b[i], second, second_taken));
+        sums[c] = f_fma(both, f_splat(x.scale(c)), sums[c]);
+      }
+    });
   }
 };
 

@@ -9,7 +9,7 @@ struct Iq4Nl : Signed32<Iq4Nl> {
   static constexpr uint32_t kType = RR_IQ4_NL;
   static constexpr const char* kRefusal = "w is not packed iq4_nl";
   static constexpr int64_t kWeightBytes = 18, kUnit = 256;
-  static constexpr int kOffset = kIq4Offset;
+  static constexpr int kBits = 8, kOffset = kIq4Offset;
 
   static void pack_row(const uint8_t* row, uint8_t* group, int64_t lane, int64_t blocks) {
     uint8_t* unit = group + scale_table(blocks);
@@ -19,10 +19,7 @@ struct Iq4Nl : Signed32<Iq4Nl> {
     }
   }
 
-  template <int C>
-  RR_INLINE static void add(const uint8_t* unit, const int8_t* x, Ints (&sums)[C]) {
-    dots_iq4<C>(unit, x, sums);
-  }
+  RR_INLINE static Looked weights(const uint8_t* unit) { return {b_table(kIq4Codes), {unit}}; }
 };
 
 }  // namespace

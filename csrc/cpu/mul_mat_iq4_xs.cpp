@@ -12,7 +12,7 @@ struct Iq4Xs {
   static constexpr uint32_t kType = RR_IQ4_XS;
   static constexpr const char* kRefusal = "w is not packed iq4_xs";
   static constexpr int64_t kWeightBlock = 256, kWeightBytes = 136, kUnit = 128 + 8 * 256;
-  static constexpr int kExtras = 1, kCodes = 128;
+  static constexpr int kBits = 8, kExtras = 1, kCodes = 128;
   static constexpr bool kHalves = false;
 
   static int64_t group_bytes(int64_t k) { return scale_table(k / 256) + k / 256 * kUnit; }
@@ -36,7 +36,7 @@ struct Iq4Xs {
   static void tile(const TileJob& job) {
     const uint8_t* table = job.group + 32 * (job.begin / 8);
     const uint8_t* unit = job.group + scale_table(job.blocks / 8) + kUnit * (job.begin / 8);
-    XBlock<C> x = {job.x + job.begin * C * Columns<Iq4Xs>::kRecord};
+    XBlock<Iq4Xs, C> x = {job.x + job.begin * C * Columns<Iq4Xs>::kRecord};
     Floats sums[C];
     clear(sums);
     for (int64_t b = job.begin; b < job.end; b += 8, unit += kUnit, table += 32) {
@@ -45,14 +45,17 @@ struct Iq4Xs {
         const uint8_t* codes = unit + kCodes + 256 * j;
         fetch_ahead<256, C <= 4 ? 64 : 192>(job, codes);
         const Floats scale = f_mul(f_from_i8(unit + 16 * j), d), taken = surplus(scale);
-        Ints whole[C];
+        const auto w = for_tile<kBits, 8, C>(Looked{b_table(kIq4Codes), {codes}});
+        each_part<C>([&](auto part) RR_INLINE_BODY {
+          constexpr int kFirst = decltype(part)::kFirst, kN = decltype(part)::kN;
+          Ints whole[kN];
+          dots<kBits, 8>(
+              w, x.q(kFirst), [&](int c) { return i_splat(x.word(0, kFirst + c)); }, whole);
 #pragma GCC unroll 8
-        for (int c = 0; c < C; ++c) whole[c] = i_splat(x.word(0, c));
-        dots_iq4<C>(codes, x.q(), whole);
-#pragma GCC unroll 8
-        for (int c = 0; c < C; ++c)
-          sums[c] = f_fma(i_scaled(whole[c], scale, taken), f_splat(x.scale(c)), sums[c]);
-        x.at += C * Columns<Iq4Xs>::kRecord;
+          for (int i = 0, c = kFirst; i < kN; ++i, ++c)
+            sums[c] = f_fma(i_scaled(whole[i], scale, taken), f_splat(x.scale(c)), sums[c]);
+        });
+        x.next();
       }
     }
     finish<C>(sums, job);

@@ -49,24 +49,26 @@ struct AffineK {
 
   // One sub-block: weights w with scale d * s and minimum -dmin * m.
   template <int C, class Weights>
-  RR_INLINE static void add(const Weights& w, Floats scale, Floats minimum, const XBlock<C>& x,
+  RR_INLINE static void add(const Weights& w, Floats scale, Floats minimum, const XBlock<W, C>& x,
                             Floats (&sums)[C]) {
     const Floats taken = surplus(scale);
-    Ints whole[C];
+    const auto ready = for_tile<W::kBits, 8, C>(w);
+    each_part<C>([&](auto part) RR_INLINE_BODY {
+      constexpr int kFirst = decltype(part)::kFirst, kN = decltype(part)::kN;
+      Ints whole[kN];
+      dots<W::kBits, 8>(ready, x.q(kFirst), [&](int) { return i_splat(kIntBias); }, whole);
 #pragma GCC unroll 8
-    for (int c = 0; c < C; ++c) whole[c] = i_splat(kIntBias);
-    dots<W::kBits, 8>(w, x.q(), whole);
-#pragma GCC unroll 8
-    for (int c = 0; c < C; ++c) {
-      sums[c] = f_fma(minimum, f_splat(x.number(0, c)), sums[c]);
-      sums[c] = f_fma(i_scaled(whole[c], scale, taken), f_splat(x.scale(c)), sums[c]);
-    }
+      for (int i = 0, c = kFirst; i < kN; ++i, ++c) {
+        sums[c] = f_fma(minimum, f_splat(x.number(0, c)), sums[c]);
+        sums[c] = f_fma(i_scaled(whole[i], scale, taken), f_splat(x.scale(c)), sums[c]);
+      }
+    });
   }
 
   template <int C>
   static void tile(const TileJob& job) {
     const uint8_t* unit = job.group + unit_bytes() * (job.begin / 8);
-    XBlock<C> x = {job.x + job.begin * C * Columns<W>::kRecord};
+    XBlock<W, C> x = {job.x + job.begin * C * Columns<W>::kRecord};
     Floats sums[C];
     clear(sums);
     for (int64_t b = job.begin; b < job.end; b += 8, unit += unit_bytes()) {
@@ -80,10 +82,10 @@ struct AffineK {
         fetch_ahead<unit_bytes() / 4, C <= 4 ? 64 : 192>(job, unit + unit_bytes() / 4 * pair);
         add<C>([&](int i) { return W::low(codes, i); }, f_mul(f_from_u8(s), d),
                f_mul(f_from_u8(m), dmin), x, sums);
-        x.at += C * Columns<W>::kRecord;
+        x.next();
         add<C>([&](int i) { return W::high(codes, i); }, f_mul(f_from_u8(s + 16), d_high),
                f_mul(f_from_u8(m + 16), dmin), x, sums);
-        x.at += C * Columns<W>::kRecord;
+        x.next();
       }
     }
     finish<C>(sums, job);

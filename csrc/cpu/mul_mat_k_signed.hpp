@@ -23,20 +23,11 @@ struct SignedK {
     words[1] = kIntBias - W::kOffset * high;
   }
 
-  // One sub-block: sums of (q - kOffset) * x.
-  template <int C>
-  RR_INLINE static void sub_block(const uint8_t* piece, const XBlock<C>& x, int half,
-                                  Ints (&whole)[C]) {
-#pragma GCC unroll 8
-    for (int c = 0; c < C; ++c) whole[c] = i_splat(x.word(half, c));
-    W::template add<C>(piece, half, x.q() + 16 * half, whole);
-  }
-
   template <int C>
   static void tile(const TileJob& job) {
     const uint8_t* scales = job.group + 32 * (job.begin / 8);
     const uint8_t* unit = job.group + scale_table(job.blocks / 8) + unit_bytes() * (job.begin / 8);
-    XBlock<C> x = {job.x + job.begin * C * Columns<W>::kRecord};
+    XBlock<W, C> x = {job.x + job.begin * C * Columns<W>::kRecord};
     Floats sums[C];
     clear(sums);
     for (int64_t b = job.begin; b < job.end; b += 8, unit += unit_bytes(), scales += 32) {
@@ -46,19 +37,24 @@ struct SignedK {
         const Floats first = f_mul(f_from_i8(unit + 32 * j), d);
         const Floats second = f_mul(f_from_i8(unit + 32 * j + 16), d);
         const Floats first_taken = surplus(first), second_taken = surplus(second);
-        Ints whole[C];
-        Floats part[C];
-        sub_block<C>(piece, x, 0, whole);
-#pragma GCC unroll 8
-        for (int c = 0; c < C; ++c) part[c] = i_scaled(whole[c], first, first_taken);
-        sub_block<C>(piece, x, 1, whole);
+        const auto low = for_tile<W::kBits, 4, C>(W::weights(piece, 0));
+        const auto high = for_tile<W::kBits, 4, C>(W::weights(piece, 1));
         fetch_ahead<W::kPiece, C <= 4 ? 64 : 192>(job, piece);
+        each_part<C>([&](auto part) RR_INLINE_BODY {
+          constexpr int kFirst = decltype(part)::kFirst, kN = decltype(part)::kN;
+          Ints a[kN], b[kN];
+          dots<W::kBits, 4>(
+              low, x.q(kFirst, 0), [&](int c) { return i_splat(x.word(0, kFirst + c)); }, a);
+          dots<W::kBits, 4>(
+              high, x.q(kFirst, 1), [&](int c) { return i_splat(x.word(1, kFirst + c)); }, b);
 #pragma GCC unroll 8
-        for (int c = 0; c < C; ++c) {
-          part[c] = f_add(part[c], i_scaled(whole[c], second, second_taken));
-          sums[c] = f_fma(part[c], f_splat(x.scale(c)), sums[c]);
-        }
-        x.at += C * Columns<W>::kRecord;
+          for (int i = 0, c = kFirst; i < kN; ++i, ++c) {
+            const Floats both =
+                f_add(i_scaled(a[i], first, first_taken), i_scaled(b[i], second, second_taken));
+            sums[c] = f_fma(both, f_splat(x.scale(c)), sums[c]);
+          }
+        });
+        x.next();
       }
     }
     finish<C>(sums, job);

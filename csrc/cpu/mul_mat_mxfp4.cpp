@@ -15,7 +15,7 @@ struct Mxfp4 : Signed32<Mxfp4> {
   static constexpr uint32_t kType = RR_MXFP4;
   static constexpr const char* kRefusal = "w is not packed mxfp4";
   static constexpr int64_t kWeightBytes = 17, kUnit = 256;
-  static constexpr int kOffset = kE2m1Offset;
+  static constexpr int kBits = 5, kOffset = kE2m1Offset;
 
   // Upper half of 2^(e - 128), which for e < 2 is subnormal. Blocks of zeros have e = 0, but to
   // compute with subnormal numbers is slow: their scale is zero.
@@ -44,12 +44,7 @@ struct Mxfp4 : Signed32<Mxfp4> {
     return f_fma(f_mul(i_scaled(codes, one, surplus(one)), f_splat(x_scale)), d, sum);
   }
 
-  template <int C>
-  RR_INLINE static void add(const uint8_t* unit, const int8_t* x, Ints (&sums)[C]) {
-    const Bytes table = b_table(kE2m1Codes);
-    const Nibbles w = {unit};
-    dots<5, 8>([&](int i) { return b_lookup(table, w(i)); }, x, sums);
-  }
+  RR_INLINE static Looked weights(const uint8_t* unit) { return {b_table(kE2m1Codes), {unit}}; }
 };
 
 }  // namespace

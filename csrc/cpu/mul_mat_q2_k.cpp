@@ -13,7 +13,7 @@ struct Q2_K {
   static constexpr uint32_t kType = RR_Q2_K;
   static constexpr const char* kRefusal = "w is not packed q2_k";
   static constexpr int64_t kWeightBlock = 256, kWeightBytes = 84, kUnit = 64 + 256 + 1024;
-  static constexpr int kExtras = 2, kScales = 64, kCodes = 320;
+  static constexpr int kBits = 2, kExtras = 2, kScales = 64, kCodes = 320;
   static constexpr bool kHalves = true;
 
   static int64_t group_bytes(int64_t k) { return k / 256 * kUnit; }
@@ -35,23 +35,34 @@ struct Q2_K {
     }
   }
 
-  // One sub-block: weights with scale d * s and minimum -dmin * m.
+  struct Pairs {
+    Bytes v;
+    RR_INLINE Bytes operator()(int i) const { return b_and(shifted_pairs(v, i), b_splat(3)); }
+  };
+
+  // Two sub-blocks: scales d * s and minima -dmin * m of each.
   template <int C>
-  RR_INLINE static void add(const uint8_t* codes, Floats scale, Floats minimum, const XBlock<C>& x,
-                            int half, Floats (&part)[C], Floats (&sums)[C]) {
-    const Bytes v = b_load(codes);
-    const Floats taken = surplus(scale);
-    Ints whole[C];
+  RR_INLINE static void add(const uint8_t* codes, const Floats (&scale)[2],
+                            const Floats (&minimum)[2], const XBlock<Q2_K, C>& x,
+                            Floats (&sums)[C]) {
+    const Floats taken[2] = {surplus(scale[0]), surplus(scale[1])};
+    const auto low = for_tile<kBits, 4, C>(Pairs{b_load(codes)});
+    const auto high = for_tile<kBits, 4, C>(Pairs{b_load(codes + 64)});
+    const auto first = [](int) { return i_splat(kIntBias); };
+    each_part<C>([&](auto part) RR_INLINE_BODY {
+      constexpr int kFirst = decltype(part)::kFirst, kN = decltype(part)::kN;
+      Ints a[kN], b[kN];
+      dots<kBits, 4>(low, x.q(kFirst, 0), first, a);
+      dots<kBits, 4>(high, x.q(kFirst, 1), first, b);
 #pragma GCC unroll 8
-    for (int c = 0; c < C; ++c) whole[c] = i_splat(kIntBias);
-    dots<2, 4>([&](int i) { return b_and(shifted_pairs(v, i), b_splat(3)); }, x.q() + 16 * half,
-               whole);
-#pragma GCC unroll 8
-    for (int c = 0; c < C; ++c) {
-      const Floats product = i_scaled(whole[c], scale, taken);
-      part[c] = half == 0 ? product : f_add(part[c], product);
-      sums[c] = f_fma(minimum, f_splat(x.number(half, c)), sums[c]);
-    }
+      for (int i = 0, c = kFirst; i < kN; ++i, ++c) {
+        const Floats both =
+            f_add(i_scaled(a[i], scale[0], taken[0]), i_scaled(b[i], scale[1], taken[1]));
+        sums[c] = f_fma(minimum[0], f_splat(x.number(0, c)), sums[c]);
+        sums[c] = f_fma(minimum[1], f_splat(x.number(1, c)), sums[c]);
+        sums[c] = f_fma(both, f_splat(x.scale(c)), sums[c]);
+      }
+    });
   }
 
   // Scales, then minima, one byte each: [16][row].
@@ -66,7 +77,7 @@ struct Q2_K {
   template <int C>
   static void tile(const TileJob& job) {
     const uint8_t* unit = job.group + kUnit * (job.begin / 8);
-    XBlock<C> x = {job.x + job.begin * C * Columns<Q2_K>::kRecord};
+    XBlock<Q2_K, C> x = {job.x + job.begin * C * Columns<Q2_K>::kRecord};
     Floats sums[C];
     clear(sums);
     for (int64_t b = job.begin; b < job.end; b += 8, unit += kUnit) {
@@ -77,13 +88,10 @@ struct Q2_K {
       for (int j = 0; j < 8; ++j) {
         const uint8_t *codes = unit + kCodes + 128 * j, *s = bytes + 32 * j, *m = s + 256;
         fetch_ahead<128, C <= 4 ? 64 : 192>(job, codes);
-        Floats part[C];
-        add<C>(codes, f_mul(f_from_u8(s), d), f_mul(f_from_u8(m), dmin), x, 0, part, sums);
-        add<C>(codes + 64, f_mul(f_from_u8(s + 16), d), f_mul(f_from_u8(m + 16), dmin), x, 1, part,
-               sums);
-#pragma GCC unroll 8
-        for (int c = 0; c < C; ++c) sums[c] = f_fma(part[c], f_splat(x.scale(c)), sums[c]);
-        x.at += C * Columns<Q2_K>::kRecord;
+        const Floats scale[2] = {f_mul(f_from_u8(s), d), f_mul(f_from_u8(s + 16), d)};
+        const Floats minimum[2] = {f_mul(f_from_u8(m), dmin), f_mul(f_from_u8(m + 16), dmin)};
+        add<C>(codes, scale, minimum, x, sums);
+        x.next();
       }
     }
     finish<C>(sums, job);

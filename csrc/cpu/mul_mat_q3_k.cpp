@@ -14,7 +14,7 @@ struct Q3_K : SignedK<Q3_K> {
   static constexpr uint32_t kType = RR_Q3_K;
   static constexpr const char* kRefusal = "w is not packed q3_k";
   static constexpr int64_t kWeightBytes = 110;
-  static constexpr int kOffset = 4, kPiece = 192;
+  static constexpr int kBits = 3, kOffset = 4, kPiece = 192;
 
   static int scale(const uint8_t* s, int j) {
     const int low = s[j % 8] >> (j / 8 * 4) & 15, high = s[8 + j % 4] >> (j / 4 * 2) & 3;
@@ -59,15 +59,17 @@ struct Q3_K : SignedK<Q3_K> {
     }
   }
 
-  template <int C>
-  RR_INLINE static void add(const uint8_t* piece, int half, const int8_t* x, Ints (&sums)[C]) {
-    const Bytes v = b_load(piece + 64 * half), third = b_load(piece + 128);
-    dots<3, 4>(
-        [&](int i) {
-          const Bytes code = b_select(b_splat(3), shifted_pairs(v, i), third_bits(third, half, i));
-          return b_and(code, b_splat(7));
-        },
-        x, sums);
+  struct Threes {
+    Bytes pairs, third;
+    int half;
+    RR_INLINE Bytes operator()(int i) const {
+      const Bytes upper = third_bits(third, half, i);
+      return b_and(b_select(b_splat(3), shifted_pairs(pairs, i), upper), b_splat(7));
+    }
+  };
+
+  RR_INLINE static Threes weights(const uint8_t* piece, int half) {
+    return {b_load(piece + 64 * half), b_load(piece + 128), half};
   }
 };
 

@@ -8,7 +8,7 @@ struct Q4_0 : Signed32<Q4_0> {
   static constexpr uint32_t kType = RR_Q4_0;
   static constexpr const char* kRefusal = "w is not packed q4_0";
   static constexpr int64_t kWeightBytes = 18, kUnit = 256;
-  static constexpr int kOffset = 8;
+  static constexpr int kBits = 4, kOffset = 8;
 
   static void pack_row(const uint8_t* row, uint8_t* group, int64_t lane, int64_t blocks) {
     uint8_t* unit = group + scale_table(blocks);
@@ -18,10 +18,7 @@ struct Q4_0 : Signed32<Q4_0> {
     }
   }
 
-  template <int C>
-  RR_INLINE static void add(const uint8_t* unit, const int8_t* x, Ints (&sums)[C]) {
-    dots<4, 8>(Nibbles{unit}, x, sums);
-  }
+  RR_INLINE static Nibbles weights(const uint8_t* unit) { return {unit}; }
 };
 
 }  // namespace

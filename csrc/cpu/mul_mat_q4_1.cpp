@@ -8,6 +8,7 @@ struct Q4_1 : Affine32<Q4_1> {
   static constexpr uint32_t kType = RR_Q4_1;
   static constexpr const char* kRefusal = "w is not packed q4_1";
   static constexpr int64_t kWeightBytes = 20, kUnit = 320;
+  static constexpr int kBits = 4;
 
   static void pack_row(const uint8_t* row, uint8_t* unit, int64_t lane, int64_t blocks) {
     for (int64_t b = 0; b < blocks; ++b, row += kWeightBytes, unit += kUnit) {
@@ -17,10 +18,7 @@ struct Q4_1 : Affine32<Q4_1> {
     }
   }
 
-  template <int C>
-  RR_INLINE static void add(const uint8_t* codes, const int8_t* x, Ints (&sums)[C]) {
-    dots<4, 8>(Nibbles{codes}, x, sums);
-  }
+  RR_INLINE static Nibbles weights(const uint8_t* codes) { return {codes}; }
 };
 
 }  // namespace

@@ -8,7 +8,7 @@ struct Q5_0 : Signed32<Q5_0> {
   static constexpr uint32_t kType = RR_Q5_0;
   static constexpr const char* kRefusal = "w is not packed q5_0";
   static constexpr int64_t kWeightBytes = 22, kUnit = 320;
-  static constexpr int kOffset = 16;
+  static constexpr int kBits = 5, kOffset = 16;
 
   static void pack_row(const uint8_t* row, uint8_t* group, int64_t lane, int64_t blocks) {
     uint8_t* unit = group + scale_table(blocks);
@@ -19,10 +19,7 @@ struct Q5_0 : Signed32<Q5_0> {
     }
   }
 
-  template <int C>
-  RR_INLINE static void add(const uint8_t* unit, const int8_t* x, Ints (&sums)[C]) {
-    dots<5, 8>(Fives{unit}, x, sums);
-  }
+  RR_INLINE static Fives weights(const uint8_t* unit) { return {unit}; }
 };
 
 }  // namespace

@@ -8,6 +8,7 @@ struct Q5_1 : Affine32<Q5_1> {
   static constexpr uint32_t kType = RR_Q5_1;
   static constexpr const char* kRefusal = "w is not packed q5_1";
   static constexpr int64_t kWeightBytes = 24, kUnit = 384;
+  static constexpr int kBits = 5;
 
   static void pack_row(const uint8_t* row, uint8_t* unit, int64_t lane, int64_t blocks) {
     for (int64_t b = 0; b < blocks; ++b, row += kWeightBytes, unit += kUnit) {
@@ -18,10 +19,7 @@ struct Q5_1 : Affine32<Q5_1> {
     }
   }
 
-  template <int C>
-  RR_INLINE static void add(const uint8_t* codes, const int8_t* x, Ints (&sums)[C]) {
-    dots<5, 8>(Fives{codes}, x, sums);
-  }
+  RR_INLINE static Fives weights(const uint8_t* codes) { return {codes}; }
 };
 
 }  // namespace

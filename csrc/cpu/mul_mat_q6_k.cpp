@@ -13,7 +13,7 @@ struct Q6_K : SignedK<Q6_K> {
   static constexpr uint32_t kType = RR_Q6_K;
   static constexpr const char* kRefusal = "w is not packed q6_k";
   static constexpr int64_t kWeightBytes = 210;
-  static constexpr int kOffset = 32, kPiece = 384;
+  static constexpr int kBits = 6, kOffset = 32, kPiece = 384;
 
   // A block's 256 codes q.
   static void unpack_row(const uint8_t* row, uint8_t* codes) {
@@ -46,20 +46,19 @@ struct Q6_K : SignedK<Q6_K> {
     }
   }
 
-  RR_INLINE static void unpack(const uint8_t* at, Bytes (&w)[4]) {
-    const Bytes a = b_load(at), b = b_load(at + 64), c = b_load(at + 128), six = b_splat(63);
-    w[0] = b_and(a, six);
-    w[1] = b_and(b, six);
-    w[2] = b_and(c, six);
-    const Bytes upper = b_select(b_splat(0x30), b_shr<2>(a), b_shr<4>(b));
-    w[3] = b_and(b_select(b_splat(0x3c), upper, b_shr<6>(c)), six);
-  }
+  struct Sixes {
+    Bytes a, b, c;
+    RR_INLINE Bytes operator()(int i) const {
+      const Bytes six = b_splat(63);
+      if (i < 3) return b_and(i == 0 ? a : i == 1 ? b : c, six);
+      const Bytes upper = b_select(b_splat(0x30), b_shr<2>(a), b_shr<4>(b));
+      return b_and(b_select(b_splat(0x3c), upper, b_shr<6>(c)), six);
+    }
+  };
 
-  template <int C>
-  RR_INLINE static void add(const uint8_t* piece, int half, const int8_t* x, Ints (&sums)[C]) {
-    Bytes w[4];
-    unpack(piece + 192 * half, w);
-    dots<6, 4>([&](int i) { return w[i]; }, x, sums);
+  RR_INLINE static Sixes weights(const uint8_t* piece, int half) {
+    const uint8_t* at = piece + 192 * half;
+    return {b_load(at), b_load(at + 64), b_load(at + 128)};
   }
 };
 

@@ -10,7 +10,7 @@ struct Q8_0 : Signed32<Q8_0> {
   static constexpr uint32_t kType = RR_Q8_0;
   static constexpr const char* kRefusal = "w is not packed q8_0";
   static constexpr int64_t kWeightBytes = 34, kUnit = 512;
-  static constexpr int kOffset = 128;
+  static constexpr int kBits = 8, kOffset = 128;
 
   static void pack_row(const uint8_t* row, uint8_t* group, int64_t lane, int64_t blocks) {
     uint8_t* unit = group + scale_table(blocks);
@@ -23,10 +23,11 @@ struct Q8_0 : Signed32<Q8_0> {
     }
   }
 
-  template <int C>
-  RR_INLINE static void add(const uint8_t* unit, const int8_t* x, Ints (&sums)[C]) {
-    dots<8, 8>([&](int i) { return b_load(unit + 64 * i); }, x, sums);
-  }
+  struct Codes {
+    const uint8_t* at;
+    RR_INLINE Bytes operator()(int i) const { return b_load(at + 64 * i); }
+  };
+  RR_INLINE static Codes weights(const uint8_t* unit) { return {unit}; }
 };
 
 }  // namespace

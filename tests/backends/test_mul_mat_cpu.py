@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from functools import cache
+from hashlib import sha256
 
 import numpy as np
 import pytest
@@ -276,6 +277,27 @@ def test_an_id_outside_the_table_is_an_error(ids: list[int], at: int) -> None:
     message = rf"^get_rows: ids\[{at}\] is {ids[at]}, outside \[0, 11\)"
     with pytest.raises(BackendError, match=message):
         lookup("q8_0", raw, (11, 64), ids)
+
+
+def digest() -> str:
+    """Of the bits of products of all block types, in tiles of one to eight columns."""
+    x, m, k = normal(13, 9, 768), 33, 768
+    total = sha256()
+    for kind in BLOCKS:
+        raw = raw_of(kind, normal(14, m, k))
+        for n in range(1, 10):
+            total.update(product(kind, x[:n], raw, m).tobytes())
+    return total.hexdigest()
+
+
+@pytest.mark.parametrize("isa", instruction_sets()[2:])
+def test_levels_with_fused_multiply_add_give_the_same_bits(isa: str) -> None:
+    def of(level: str) -> str:
+        environment = os.environ | {"RIVERRUN_ISA": level, "PYTHONPATH": os.pathsep.join(sys.path)}
+        command = [sys.executable, "-c", "import test_mul_mat_cpu as t; print(t.digest())"]
+        return subprocess.check_output(command, env=environment, text=True, timeout=600)
+
+    assert of(isa) == of("avx2")
 
 
 @pytest.mark.parametrize("isa", instruction_sets()[:-1])
