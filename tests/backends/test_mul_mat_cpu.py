@@ -293,7 +293,8 @@ def digest() -> str:
 @pytest.mark.parametrize("isa", instruction_sets()[2:])
 def test_levels_with_fused_multiply_add_give_the_same_bits(isa: str) -> None:
     def of(level: str) -> str:
-        environment = os.environ | {"RIVERRUN_ISA": level, "PYTHONPATH": os.pathsep.join(sys.path)}
+        places = os.pathsep.join([os.path.dirname(__file__), *sys.path])
+        environment = os.environ | {"RIVERRUN_ISA": level, "PYTHONPATH": places}
         command = [sys.executable, "-c", "import test_mul_mat_cpu as t; print(t.digest())"]
         return subprocess.check_output(command, env=environment, text=True, timeout=600)
 
