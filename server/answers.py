@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ..models.chat.output import CallArguments, CallEnd, CallStart, Content, Delta, Reasoning
+from ..models.chat.output import CallArguments, CallEnd, CallStart, Content, Delta, Place, Reasoning
 from .choices import finish_reason
 from .failures import ApiError
 from .served import Part, Running
@@ -94,9 +94,13 @@ class Parser(Protocol):
 class Verbatim:
     """A parser of text that is taken as it is: all of it is content."""
 
+    def __init__(self) -> None:
+        self._end = 0
+
     def feed(self, text: str) -> list[Delta]:
         """That text."""
-        return [Content(text)]
+        first, self._end = self._end, self._end + len(text)
+        return [Content(text, (first, self._end))]
 
     def finish(self) -> list[Delta]:
         """Nothing."""
@@ -133,9 +137,9 @@ def merged_deltas(deltas: Sequence[Delta]) -> list[Delta]:
     for delta in deltas:
         last = found[-1] if found else None
         if isinstance(delta, Content) and isinstance(last, Content):
-            found[-1] = Content(last.text + delta.text)
+            found[-1] = Content(last.text + delta.text, _joined(last.place, delta.place))
         elif isinstance(delta, Reasoning) and isinstance(last, Reasoning):
-            found[-1] = Reasoning(last.text + delta.text)
+            found[-1] = Reasoning(last.text + delta.text, _joined(last.place, delta.place))
         elif (
             isinstance(delta, CallArguments)
             and isinstance(last, CallArguments)
@@ -145,3 +149,7 @@ def merged_deltas(deltas: Sequence[Delta]) -> list[Delta]:
         else:
             found.append(delta)
     return found
+
+
+def _joined(first: Place | None, second: Place | None) -> Place | None:
+    return None if first is None or second is None else (first[0], second[1])

@@ -103,12 +103,12 @@ def finish_reason(request: Request) -> str:
 
 def chat_logprobs(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """OpenAI's `logprobs` of chats."""
-    return {
-        "content": [
-            {**named_logprob(e), "top_logprobs": list(map(named_logprob, e["top"]))}
-            for e in entries
-        ]
-    }
+    return {"content": list(map(full_logprob, entries))}
+
+
+def full_logprob(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """A token, its log-probability and those of the likeliest, in OpenAI's words."""
+    return {**named_logprob(entry), "top_logprobs": list(map(named_logprob, entry["top"]))}
 
 
 def named_logprob(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -215,6 +215,54 @@ def test_prompts_that_were_kept_are_counted(server: Server) -> None:
     assert server.post(PATH, **body)["usage"]["input_tokens_details"]["cached_tokens"] > 50
 
 
+LOGPROBS: dict[str, Any] = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+
+
+def test_logprobs_are_those_of_the_library(server: Server) -> None:
+    chat = demo().chat([{"role": "user", "content": "hi"}], 12, temperature=0, logprobs=2)
+    list(chat)
+    wanted = [
+        {
+            "token": entry["text"],
+            "id": entry["token"],
+            "bytes": entry["bytes"],
+            "logprob": entry["logprob"],
+        }
+        for entry in chat.result.logprobs or ()
+    ]
+    found = server.post(PATH, **BODY, **LOGPROBS)
+    entries = found["output"][0]["content"][0]["logprobs"]
+    assert found["top_logprobs"] == 2
+    assert [{k: v for k, v in e.items() if k != "top_logprobs"} for e in entries] == wanted
+    for entry in entries:  # greedy: the likeliest is what was chosen
+        top = entry["top_logprobs"]
+        assert len(top) == 2 and top[0]["token"] == entry["token"]
+        assert top[0]["logprob"] == entry["logprob"] >= top[1]["logprob"]
+    events = streamed(server, **BODY, **LOGPROBS)
+    deltas = [event for event in events if event["type"] == "response.output_text.delta"]
+    assert [entry for event in deltas for entry in event["logprobs"]] == entries
+    for event in deltas:
+        told = b"".join(bytes(entry["bytes"]) for entry in event["logprobs"])
+        assert told.decode() == event["delta"]
+    (done,) = [event for event in events if event["type"] == "response.output_text.done"]
+    (part,) = [event for event in events if event["type"] == "response.content_part.done"]
+    assert done["logprobs"] == part["part"]["logprobs"] == entries
+    assert events[-1]["response"]["output"][0]["content"][0]["logprobs"] == entries
+
+
+def test_logprobs_are_of_text_alone(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    script(monkeypatch)
+    found = server.post(PATH, **BODY, **LOGPROBS)
+    reasoning, message, *calls = found["output"]
+    assert not any("logprobs" in part for part in [*reasoning["content"], *calls])
+    assert 0 < len(message["content"][0]["logprobs"]) < found["usage"]["output_tokens"]
+    bare = server.post(PATH, **BODY, include=LOGPROBS["include"])["output"][1]["content"][0]
+    assert [e["logprob"] for e in bare["logprobs"]] == [
+        e["logprob"] for e in message["content"][0]["logprobs"]
+    ]
+    assert not any(entry["top_logprobs"] for entry in bare["logprobs"])
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no-input": ({"temperature": 0}, "input"),
     "empty-input": ({**BODY, "input": []}, "input"),
@@ -222,7 +270,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "background": ({**BODY, "background": True}, "background"),
     "conversation": ({**BODY, "conversation": "conv_1"}, "conversation"),
     "prompt": ({**BODY, "prompt": {"id": "x"}}, "prompt"),
-    "logprobs": ({**BODY, "include": ["message.output_text.logprobs"]}, "logprobs"),
+    "include": ({**BODY, "include": ["message.output_text.logprob"]}, "output_text.logprobs"),
+    "top-logprobs": ({**BODY, "top_logprobs": 3}, "include"),
+    "many-logprobs": ({**BODY, **LOGPROBS, "top_logprobs": 21}, "top_logprobs"),
     "item": ({**BODY, "input": [{"type": "item_reference", "id": "x"}]}, "item_reference"),
     "image": ({**BODY, "input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "image"),
     "role": ({**BODY, "input": [{"role": "x", "content": "y"}]}, "role"),
@@ -274,6 +324,19 @@ def test_the_client(server: Server, client: Any) -> None:
     assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == text
     with client.responses.stream(model="default", **BODY) as stream:
         assert [event.type for event in stream][-1] == "response.incomplete"
+
+
+def test_the_client_gets_logprobs(server: Server, client: Any) -> None:
+    options: Any = {"model": "default", **BODY, **LOGPROBS}
+    part = client.responses.create(**options).output[0].content[0]
+    assert "".join(each.token for each in part.logprobs) == part.text
+    assert all(len(each.top_logprobs) == 2 for each in part.logprobs)
+    with client.responses.stream(**options) as stream:
+        events = list(stream)
+    deltas = [event for event in events if event.type == "response.output_text.delta"]
+    told = [each for event in deltas for each in event.logprobs]
+    assert [each.logprob for each in told] == [each.logprob for each in part.logprobs]
+    assert events[-1].response.output[0].content[0].logprobs == part.logprobs
 
 
 def test_the_client_gets_calls(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,11 @@ class Reading:
         self.ended = True
 
     @property
+    def place(self) -> int:
+        """How many characters are read."""
+        return self._fed - len(self._text) + self._at
+
+    @property
     def rest(self) -> str:
         """What has come and is not read."""
         return self._text[self._at :]

@@ -188,7 +188,7 @@ class HarmonyParser(OutputParser):
                 if not text:
                     return
                 self._fresh, apart = False, False
-                text = "\n\n" + text
+                self._space.append("\n\n")
             self._said.add(kind)
             give(text)
 
