@@ -40,6 +40,7 @@ def chat_of(body: CountBody) -> Chat:
         _schema(body.output_config),
         template_kwargs=_kwargs(body.thinking, body.output_config),
         continues=messages[-1]["role"] == "assistant",
+        budget=body.thinking.budget if body.thinking is not None else None,
     )
 
 
@@ -70,7 +71,7 @@ def _schema(config: OutputConfig | None) -> Mapping[str, Any] | None:
 def _kwargs(thinking: Thinking | None, config: OutputConfig | None) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if thinking is not None:
-        found["enable_thinking"] = thinking.type != "disabled"
+        found["enable_thinking"] = thinking.enabled
     if config is not None and config.effort is not None:
         found["reasoning_effort"] = _EFFORTS.get(config.effort, config.effort)
     return found

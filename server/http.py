@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from starlette.types import Receive, Send
 from .failures import ApiError, bad_request
 
 JSON, SSE, NDJSON = "application/json", "text/event-stream", "application/x-ndjson"
+QUIET = 10.0  # seconds; what stands between client and server may close what is quiet for 30
 
 
 @dataclass
@@ -34,11 +36,14 @@ class Answer:
 @dataclass
 class Stream:
     """A response in parts. Each is sent as it comes; when the client has gone, `parts` is closed.
-    failed: the last part for an exception that comes in the middle."""
+    failed: the last part for an exception that comes in the middle; ping: a part that is sent where
+    nothing else is for `quiet` seconds, empty for none."""
 
     parts: AsyncIterator[bytes]
     failed: Callable[[BaseException], bytes]
     media_type: str = SSE
+    ping: bytes = b""
+    quiet: float = QUIET
 
 
 def encode(value: Any) -> bytes:
@@ -140,21 +145,49 @@ async def send_answer(send: Send, answer: Answer, head_only: bool = False) -> No
 async def send_stream(send: Send, stream: Stream) -> None:
     """Send a response part by part. Whatever happens, `stream.parts` is closed behind it."""
     headers = {"Content-Type": stream.media_type, "Cache-Control": "no-cache"}
+    body = _Body(send)
+    pinging: asyncio.Task[None] | None = None
     try:
         await _start(send, 200, {**headers, "X-Accel-Buffering": "no"})
+        if stream.ping:
+            pinging = asyncio.create_task(body.ping(stream.ping, stream.quiet))
         try:
             async for part in stream.parts:
-                await send({"type": "http.response.body", "body": part, "more_body": True})
+                await body.send(part)
         except (OSError, ClientDisconnect):
             raise
         except Exception as error:
-            part = stream.failed(error)
-            await send({"type": "http.response.body", "body": part, "more_body": True})
+            await body.send(stream.failed(error))
+        if pinging is not None:
+            pinging.cancel()
         await send({"type": "http.response.body", "body": b""})
     finally:
+        if pinging is not None:
+            pinging.cancel()
         close = getattr(stream.parts, "aclose", None)
         if close is not None:
             await close()
+
+
+class _Body:
+    """A body that is sent in parts."""
+
+    def __init__(self, send: Send) -> None:
+        self._send, self._count = send, 0
+
+    async def send(self, part: bytes) -> None:
+        """Send a part."""
+        self._count += 1
+        await self._send({"type": "http.response.body", "body": part, "more_body": True})
+
+    async def ping(self, part: bytes, quiet: float) -> None:
+        """Send this part again and again where nothing else was sent for some seconds."""
+        while True:
+            count = self._count
+            await asyncio.sleep(quiet)
+            if count == self._count:
+                with contextlib.suppress(OSError, ClientDisconnect):
+                    await self.send(part)
 
 
 async def _start(send: Send, status: int, headers: Mapping[str, str]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..engine.chat import ChatPrompt
-from ..engine.constraints import Constraint
+from ..engine.constraints import Constraint, ReasoningBudget
 from ..models.chat.output import OutputFormat, OutputParser, format_for
 from ..models.tokenizer import TokenType
 from .failures import bad_request
@@ -21,7 +21,8 @@ TOOL_CHOICES = ("none", "auto", "required")
 @dataclass
 class Chat:
     """What a chat asks for, of any interface. response_schema: of a JSON answer, {} for any object;
-    choice: none, auto, required or the name of a function; split: reasoning is told apart."""
+    choice: none, auto, required or the name of a function; split: reasoning is told apart; budget:
+    tokens of reasoning, None for any number."""
 
     messages: Sequence[dict[str, Any]]
     tools: Sequence[dict[str, Any]] | None = None
@@ -34,6 +35,7 @@ class Chat:
     documents: Sequence[dict[str, Any]] | None = None
     continues: bool = False
     split: bool = True
+    budget: int | None = None
 
     @property
     def offered(self) -> Sequence[dict[str, Any]] | None:
@@ -76,6 +78,8 @@ def prepare(served: Served, chat: Chat) -> Prepared:
     template = model.source.chat_templates.choose(chat.template, tools is not None)
     found = format_for(template.source, model.tokenizer.control_texts)
     constraint = _constraint(served, chat, found, rendered.text, tools)
+    if chat.budget is not None and chat.budget < served.n_ctx - len(rendered.tokens):
+        constraint = _bounded(served, chat, found, rendered.text, constraint)
     shown = [t for t in map(control_token(served), found.visible) if t is not None]
     options: dict[str, Any] = {
         "stop_token_ids": rendered.stop_token_ids,
@@ -131,6 +135,28 @@ def _constraint(
         special=control_token(served),
     )
     return None if lark is None else served.constraint("grammar", lark)
+
+
+def _bounded(
+    served: Served, chat: Chat, found: OutputFormat, text: str, within: Constraint | None
+) -> Constraint | None:
+    """A constraint that also ends reasoning in time; within, for models that do not reason. Raises
+    ApiError for models that cannot be held to that."""
+    if found.untagged:
+        raise bad_request(
+            f"thinking.budget_tokens: cannot be held to by models of the family {found.name}, "
+            "whose reasoning has no tags; leave it out, and say how much by an effort",
+            "thinking",
+        )
+    if found.think is None:
+        return within
+    if chat.grammar is not None:
+        raise bad_request("thinking.budget_tokens: cannot be joined with grammar", "thinking")
+    think, budget = found.think, chat.budget or 0
+    begun = think.is_open(text[-TAIL:])
+    return ReasoningBudget(
+        served.model.tokenizer, budget, think.open, think.close, begun=begun, within=within
+    )
 
 
 def _message(given: Mapping[str, Any], index: int) -> dict[str, Any]:

@@ -33,7 +33,7 @@ async def messages(call: Call[MessagesBody]) -> Answer | Stream:
     run = served.submit(prepared.tokens, body.max_tokens, **options)
     writer = _Writer(body, served, Reader(prepared.parser(), run))
     if body.stream:
-        return Stream(writer.parts(), _broken)
+        return Stream(writer.parts(), _broken, ping=PING)
     return Answer(await writer.whole())
 
 
@@ -74,7 +74,7 @@ class _Writer:
         """Events as they come."""
         try:
             yield _sse({"type": "message_start", "message": self._message()})
-            yield _sse({"type": "ping"})
+            yield PING
             async for event in self._events():
                 yield _sse(event)
             usage = self._message()["usage"]
@@ -112,6 +112,9 @@ class _Writer:
 
 def _sse(event: dict[str, Any]) -> bytes:
     return sse(event, event["type"])
+
+
+PING = _sse({"type": "ping"})
 
 
 def _broken(error: BaseException) -> bytes:

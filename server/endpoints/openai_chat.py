@@ -58,6 +58,7 @@ def chat_of(body: ChatBody) -> Chat:
         body.documents,
         bool(body.continue_final_message),
         body.reasoning is not False,
+        body.thinking.budget if body.thinking is not None else None,
     )
 
 
@@ -73,7 +74,7 @@ def template_kwargs(body: ChatBody) -> dict[str, Any]:
             found.setdefault("enable_thinking", False)
     thinks = body.enable_thinking
     if thinks is None and body.thinking is not None:
-        thinks = body.thinking.get("type") == "enabled"
+        thinks = body.thinking.enabled
     if thinks is not None:
         found.setdefault("enable_thinking", thinks)
     if body.add_generation_prompt is not None:

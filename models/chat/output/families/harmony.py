@@ -34,6 +34,7 @@ class Harmony(OutputFormat):
 
     name = "harmony"
     visible = MARKERS
+    untagged = True
     precedence = 1
 
     def detects(self, template: str) -> bool:
