@@ -55,7 +55,8 @@ class Gathered:
             elif isinstance(delta, Reasoning):
                 self.reasoning += delta.text
             elif isinstance(delta, CallStart):
-                self.calls.append(Called(f"call_{uuid.uuid4().hex[:24]}", delta.name))
+                id = delta.id or f"call_{uuid.uuid4().hex[:24]}"
+                self.calls.append(Called(id, delta.name))
             elif isinstance(delta, CallArguments):
                 self.calls[delta.index].arguments += delta.text
             elif isinstance(delta, CallEnd):

@@ -9,10 +9,12 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True)
 class CallStart:
-    """A tool call begins. index: 0, 1, ... in an answer. name: of the function, as written."""
+    """A tool call begins. index: 0, 1, ... in an answer. name: of the function, as written. id: by
+    which the chat goes on to name the call, empty for any."""
 
     index: int
     name: str
+    id: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)

@@ -85,11 +85,11 @@ class OutputParser:
         around this place is dropped."""
         self._space, self._space_at, self._fresh = [], None, True
 
-    def start_call(self, name: str) -> None:
-        """A call begins."""
+    def start_call(self, name: str, id: str = "") -> None:
+        """A call begins. id: of `CallStart`."""
         self.part()
         self._in_call, self._has_arguments = True, False
-        self._out.append(CallStart(self.n_calls, name))
+        self._out.append(CallStart(self.n_calls, name, id))
         self.n_calls += 1
 
     def arguments(self, text: str) -> None:
