@@ -11,7 +11,7 @@ from ..engine.request import Request
 from ..models.chat.output import CallArguments, CallStart, Content, Delta, Reasoning
 from .answers import Gathered
 from .failures import bad_request
-from .prompting import Chat, read_choice, read_tools
+from .prompting import Chat, read_arguments, read_choice, read_tools
 from .wire.anthropic import AnthropicMessage, CountBody, OutputConfig, Thinking
 
 BETWEEN = "\n\n"  # stands between blocks of text that are joined
@@ -81,6 +81,8 @@ def _text(content: Any, where: str) -> str:
     """The text of a content that can be nothing else."""
     if isinstance(content, str):
         return content
+    if not isinstance(content, list):
+        raise bad_request(f"{where}: expected a text or a list of blocks, got {content!r}")
     texts = []
     for block in content:
         kind = block.get("type") if isinstance(block, Mapping) else None
@@ -154,7 +156,8 @@ def _answer(blocks: Sequence[dict[str, Any]], where: str, names: dict[str, str])
         elif kind == "tool_use":
             name = _field(block, "name", where)
             names[_field(block, "id", where)] = name
-            function = {"name": name, "arguments": block.get("input") or {}}
+            arguments = read_arguments(block.get("input"), f"{where}: input of {name!r}")
+            function = {"name": name, "arguments": arguments}
             calls.append({"id": block["id"], "type": "function", "function": function})
         elif kind != "redacted_thinking":
             raise _unsupported(kind, where, "text, thinking and tool_use")

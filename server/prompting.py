@@ -165,13 +165,18 @@ def _message(given: Mapping[str, Any], index: int) -> dict[str, Any]:
     message, where = dict(given), f"messages[{index}]"
     if message.get("role") == "developer":
         message["role"] = "system"
-    if isinstance(message.get("content"), list):
-        message["content"] = join_parts(message["content"], f"{where}.content")
-    if message.get("tool_calls"):
-        message["tool_calls"] = [_call(c, f"{where}.tool_calls") for c in message["tool_calls"]]
-        message.setdefault("content", "")
-        if message["content"] is None:
-            message["content"] = ""
+    content, calls = message.get("content"), message.get("tool_calls")
+    if isinstance(content, list):
+        message["content"] = join_parts(content, f"{where}.content")
+    elif content is not None and not isinstance(content, str):
+        raise bad_request(f"{where}.content: expected a text or a list of parts, got {content!r}")
+    if calls is not None and not isinstance(calls, list):
+        raise bad_request(f"{where}.tool_calls: expected a list, got {calls!r}")
+    if calls:
+        message["tool_calls"] = [
+            _call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(calls)
+        ]
+        message["content"] = message.get("content") or ""
     return message
 
 
@@ -191,15 +196,26 @@ def join_parts(parts: Sequence[Any], where: str) -> str:
 def _call(call: Any, where: str) -> Any:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise bad_request(f"{where}: expected calls with a function and its name, got {call!r}")
-    arguments = function.get("arguments")
-    if isinstance(arguments, str):
+        raise bad_request(f"{where}: expected a call with a function and its name, got {call!r}")
+    arguments = read_arguments(function.get("arguments"), f"{where}.function.arguments")
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def read_arguments(given: Any, where: str) -> dict[str, Any]:
+    """The arguments of an earlier call: an object, or its JSON text. What is empty is an object
+    without members: some languages' empty lists and maps are the same. Raises ApiError."""
+    if given is None or given == "" or given == []:
+        return {}
+    found = given
+    if isinstance(given, str):
         try:
-            read = json.loads(arguments or "{}")
-        except ValueError:
-            read = arguments
-        arguments = read if isinstance(read, dict) else arguments
-    return {**call, "function": {**function, "arguments": arguments or {}}}
+            found = json.loads(given)
+        except (ValueError, RecursionError):
+            found = None
+        found = {} if given.strip() in ("", "null") else found
+    if not isinstance(found, Mapping):
+        raise bad_request(f"{where}: expected an object, or its JSON text, got {given!r}")
+    return dict(found)
 
 
 def read_tools(tools: Sequence[Any] | None) -> list[dict[str, Any]] | None:

@@ -9,7 +9,7 @@ from typing import Any
 from ..models.chat.output import CallArguments, CallStart, Content, Delta, Reasoning
 from .answers import Gathered
 from .failures import bad_request
-from .prompting import Chat, join_parts, read_choice, read_format, read_tools
+from .prompting import Chat, join_parts, read_arguments, read_choice, read_format, read_tools
 from .wire.responses import INCLUDABLE, LOGPROBS, ResponsesBody
 
 _SYSTEM = ("system", "developer")
@@ -124,7 +124,8 @@ class _Turns:
     def _add_call(self, item: Mapping[str, Any], where: str) -> None:
         name, called = _named(item, "name", where), _named(item, "call_id", where)
         self._names[called] = name
-        function = {"name": name, "arguments": item.get("arguments") or "{}"}
+        arguments = read_arguments(item.get("arguments"), f"{where}.arguments")
+        function = {"name": name, "arguments": arguments}
         call = {"id": called, "type": "function", "function": function}
         self._answer("").setdefault("tool_calls", []).append(call)
 

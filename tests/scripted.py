@@ -83,6 +83,6 @@ def rendered(monkeypatch: pytest.MonkeyPatch) -> list[prompting.Chat]:
         found.append(chat)
         return prepare(served, chat)
 
-    for name in ("ollama_chat", "ollama_generate", "anthropic", "openai_responses"):
+    for name in ("ollama_chat", "ollama_generate", "anthropic", "openai_chat", "openai_responses"):
         monkeypatch.setattr(f"riverrun.server.endpoints.{name}.prepare", noting)
     return found

@@ -164,7 +164,7 @@ def test_what_templates_get_of_items(server: Server, monkeypatch: pytest.MonkeyP
     ]
     server.post(PATH, **{**BODY, "input": items}, instructions="Be brief.")
 
-    def call(name: str, function: str, arguments: str) -> dict[str, Any]:
+    def call(name: str, function: str, arguments: dict[str, Any]) -> dict[str, Any]:
         made = {"name": function, "arguments": arguments}
         return {"id": name, "type": "function", "function": made}
 
@@ -175,7 +175,7 @@ def test_what_templates_get_of_items(server: Server, monkeypatch: pytest.MonkeyP
             "role": "assistant",
             "content": "I look.",
             "reasoning_content": "Hm.",
-            "tool_calls": [call("a", "weather", '{"city":"Oslo"}'), call("b", "now", "{}")],
+            "tool_calls": [call("a", "weather", {"city": "Oslo"}), call("b", "now", {})],
         },
         {"role": "tool", "tool_call_id": "a", "content": "rain", "name": "weather"},
         {"role": "tool", "tool_call_id": "c", "content": "noon"},
