@@ -11,7 +11,7 @@ from ..engine.request import Request
 from ..models.chat.output import CallArguments, CallStart, Content, Delta, Reasoning
 from .answers import Gathered
 from .failures import bad_request
-from .prompting import Chat, read_arguments, read_choice, read_tools
+from .prompting import Chat, read_arguments, read_choice, read_tools, thinking_kwargs
 from .wire.anthropic import AnthropicMessage, CountBody, OutputConfig, Thinking
 
 BETWEEN = "\n\n"  # stands between blocks of text that are joined
@@ -69,12 +69,9 @@ def _schema(config: OutputConfig | None) -> Mapping[str, Any] | None:
 
 
 def _kwargs(thinking: Thinking | None, config: OutputConfig | None) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    if thinking is not None:
-        found["enable_thinking"] = thinking.enabled
-    if config is not None and config.effort is not None:
-        found["reasoning_effort"] = _EFFORTS.get(config.effort, config.effort)
-    return found
+    effort = config.effort if config is not None else None
+    thinks = thinking.enabled if thinking is not None else None
+    return thinking_kwargs(thinks, _EFFORTS.get(effort, effort) if effort is not None else None)
 
 
 def _text(content: Any, where: str) -> str:

@@ -70,6 +70,19 @@ class Prepared:
         return {**options, **own}
 
 
+def thinking_kwargs(thinks: bool | None, effort: str | None = None) -> dict[str, Any]:
+    """What templates are told of reasoning: whether there is any, and how much; None is left to
+    them. Of an effort that is "none" follows that there is none."""
+    found: dict[str, Any] = {}
+    if effort is not None:
+        found["reasoning_effort"] = effort
+    if thinks is None and effort == "none":
+        thinks = False
+    if thinks is not None:
+        found["enable_thinking"] = thinks
+    return found
+
+
 def prepare(served: Served, chat: Chat) -> Prepared:
     """Render a chat and compile what its answer must conform to. Takes its time: for a thread.
     Raises RequestError and ApiError for what cannot be honoured."""

@@ -9,7 +9,15 @@ from typing import Any
 from ..models.chat.output import CallArguments, CallStart, Content, Delta, Reasoning
 from .answers import Gathered
 from .failures import bad_request
-from .prompting import Chat, join_parts, read_arguments, read_choice, read_format, read_tools
+from .prompting import (
+    Chat,
+    join_parts,
+    read_arguments,
+    read_choice,
+    read_format,
+    read_tools,
+    thinking_kwargs,
+)
 from .wire.responses import INCLUDABLE, LOGPROBS, ResponsesBody
 
 _SYSTEM = ("system", "developer")
@@ -30,7 +38,7 @@ def chat_of(body: ResponsesBody) -> Chat:
         read_choice(body.tool_choice, tools),
         body.parallel_tool_calls is not False,
         read_format(body.text.format if body.text else None),
-        template_kwargs=_kwargs(body.reasoning.effort if body.reasoning else None),
+        template_kwargs=thinking_kwargs(None, body.reasoning.effort if body.reasoning else None),
     )
 
 
@@ -59,13 +67,6 @@ def _tool(tool: Mapping[str, Any], index: int) -> dict[str, Any]:
     kept = ("name", "description", "parameters")
     function = {name: tool[name] for name in kept if tool.get(name) is not None}
     return {"type": "function", "function": function}
-
-
-def _kwargs(effort: str | None) -> dict[str, Any]:
-    if effort is None:
-        return {}
-    found: dict[str, Any] = {"reasoning_effort": effort}
-    return {**found, "enable_thinking": False} if effort == "none" else found
 
 
 def _messages(body: ResponsesBody) -> list[dict[str, Any]]:

@@ -12,7 +12,15 @@ from ..endpoint import Call, endpoint
 from ..failures import bad_request
 from ..generating import DONE, apart, broken_stream, sampling_options
 from ..http import Answer, Stream, sse
-from ..prompting import Chat, Prepared, prepare, read_choice, read_format, read_tools
+from ..prompting import (
+    Chat,
+    Prepared,
+    prepare,
+    read_choice,
+    read_format,
+    read_tools,
+    thinking_kwargs,
+)
 from ..served import Part, Running, Served
 from ..wire.openai import ChatBody
 from ..wire.sampling import check_tokens
@@ -64,19 +72,12 @@ def chat_of(body: ChatBody) -> Chat:
 
 def template_kwargs(body: ChatBody) -> dict[str, Any]:
     """Further variables of the template."""
-    found = dict(body.chat_template_kwargs or {})
-    effort = body.reasoning_effort
+    effort, thinks = body.reasoning_effort, body.enable_thinking
     if isinstance(body.reasoning, dict):
         effort = body.reasoning.get("effort", effort)
-    if effort is not None:
-        found.setdefault("reasoning_effort", effort)
-        if effort == "none":
-            found.setdefault("enable_thinking", False)
-    thinks = body.enable_thinking
     if thinks is None and body.thinking is not None:
         thinks = body.thinking.enabled
-    if thinks is not None:
-        found.setdefault("enable_thinking", thinks)
+    found = {**thinking_kwargs(thinks, effort), **(body.chat_template_kwargs or {})}
     if body.add_generation_prompt is not None:
         found["add_generation_prompt"] = body.add_generation_prompt
     return found
