@@ -134,6 +134,8 @@ class Reader:
 
 def merged_deltas(deltas: Sequence[Delta]) -> list[Delta]:
     """The same in fewer: neighbours of a kind are joined."""
+    if len(deltas) < 2:
+        return list(deltas)
     found = list[Delta]()
     for delta in deltas:
         last = found[-1] if found else None

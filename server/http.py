@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic_core import from_json
+from pydantic_core import PydanticSerializationError, from_json, to_json
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Send
 
@@ -49,20 +48,17 @@ class Stream:
 def encode(value: Any) -> bytes:
     """JSON in UTF-8. Numbers that JSON does not have become null, half characters U+FFFD."""
     try:
-        return _dumps(value).encode()
-    except (ValueError, UnicodeEncodeError):
-        return _dumps(_clean(value)).encode("utf-8", "replace")
-
-
-def _dumps(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return to_json(value, inf_nan_mode="null")
+    except (PydanticSerializationError, UnicodeEncodeError):
+        return to_json(_clean(value), inf_nan_mode="null")
 
 
 def _clean(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if value - value == 0 else None
+    """The value without half characters."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, Mapping):
-        return {key: _clean(item) for key, item in value.items()}
+        return {_clean(key): _clean(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_clean(item) for item in value]
     return value
@@ -145,19 +141,22 @@ async def send_answer(send: Send, answer: Answer, head_only: bool = False) -> No
 async def send_stream(send: Send, stream: Stream) -> None:
     """Send a response part by part. Whatever happens, `stream.parts` is closed behind it."""
     headers = {"Content-Type": stream.media_type, "Cache-Control": "no-cache"}
-    body = _Body(send)
+    count = _Count()
     pinging: asyncio.Task[None] | None = None
     try:
         await _start(send, 200, {**headers, "X-Accel-Buffering": "no"})
         if stream.ping:
-            pinging = asyncio.create_task(body.ping(stream.ping, stream.quiet))
+            pinging = asyncio.create_task(_ping(send, stream, count))
         try:
             async for part in stream.parts:
-                await body.send(part)
+                if part:
+                    count.parts += 1
+                    await send({"type": "http.response.body", "body": part, "more_body": True})
         except (OSError, ClientDisconnect):
             raise
         except Exception as error:
-            await body.send(stream.failed(error))
+            part = stream.failed(error)
+            await send({"type": "http.response.body", "body": part, "more_body": True})
         if pinging is not None:
             pinging.cancel()
         await send({"type": "http.response.body", "body": b""})
@@ -169,25 +168,22 @@ async def send_stream(send: Send, stream: Stream) -> None:
             await close()
 
 
-class _Body:
-    """A body that is sent in parts."""
+@dataclass
+class _Count:
+    """Parts that were sent."""
 
-    def __init__(self, send: Send) -> None:
-        self._send, self._count = send, 0
+    parts: int = 0
 
-    async def send(self, part: bytes) -> None:
-        """Send a part."""
-        self._count += 1
-        await self._send({"type": "http.response.body", "body": part, "more_body": True})
 
-    async def ping(self, part: bytes, quiet: float) -> None:
-        """Send this part again and again where nothing else was sent for some seconds."""
-        while True:
-            count = self._count
-            await asyncio.sleep(quiet)
-            if count == self._count:
-                with contextlib.suppress(OSError, ClientDisconnect):
-                    await self.send(part)
+async def _ping(send: Send, stream: Stream, count: _Count) -> None:
+    """Send a stream's ping again and again where nothing else was sent for some seconds."""
+    message = {"type": "http.response.body", "body": stream.ping, "more_body": True}
+    while True:
+        before = count.parts
+        await asyncio.sleep(stream.quiet)
+        if before == count.parts:
+            with contextlib.suppress(OSError, ClientDisconnect):
+                await send(message)
 
 
 async def _start(send: Send, status: int, headers: Mapping[str, str]) -> None:

@@ -109,8 +109,8 @@ class _Writer:
 
     async def whole(self) -> dict[str, Any]:
         """All answers at once."""
-        async for i, part in merged(self.runs):
-            self.readers[i].deltas(part)
+        async for part in merged(self.runs):
+            self.readers[part.choice].deltas(part)
         choices = []
         for i, reader in enumerate(self.readers):
             choice: dict[str, Any] = {
@@ -124,7 +124,7 @@ class _Writer:
             choices.append(choice)
         requests = [reader.request for reader in self.readers]
         return {
-            **header("chat.completion", "chatcmpl", self.served.name)(),
+            **header("chat.completion", "chatcmpl", self.served.name),
             "choices": choices,
             "usage": usage(requests, self.body.n),
             "timings": timings(requests[0]),
@@ -136,22 +136,21 @@ class _Writer:
         try:
             for i in range(len(self.runs)):
                 delta = {"role": "assistant", "content": ""}
-                yield sse({**begin(), "choices": [_choice(i, delta)]})
-            async for i, part in merged(self.runs):
-                for event in self._events(i, part):
-                    yield sse({**begin(), **event})
+                yield sse({**begin, "choices": [_choice(i, delta)]})
+            async for part in merged(self.runs):
+                yield b"".join([sse({**begin, **event}) for event in self._events(part)])
             options = self.body.stream_options
             if options is not None and options.include_usage:
                 found = usage([run.request for run in self.runs], self.body.n)
-                yield sse({**begin(), "choices": [], "usage": found})
+                yield sse({**begin, "choices": [], "usage": found})
             yield DONE
         finally:
             for run in self.runs:
                 run.cancel()
 
-    def _events(self, i: int, part: Part) -> Iterable[dict[str, Any]]:
+    def _events(self, part: Part) -> Iterable[dict[str, Any]]:
+        i, first = part.choice, True
         reader = self.readers[i]
-        first = True
         for delta in openai_deltas(reader, reader.deltas(part)):
             choice = _choice(i, delta)
             if first:

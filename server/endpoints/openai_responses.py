@@ -51,8 +51,9 @@ class _Writer:
     async def whole(self) -> dict[str, Any]:
         """All at once."""
         try:
-            async for _ in self._events():
-                pass
+            async for part in self.run.parts():
+                for _ in self._new(part):
+                    pass
         finally:
             self.run.cancel()
         return self._response(self._status())
@@ -62,8 +63,8 @@ class _Writer:
         try:
             for name in ("created", "in_progress"):
                 yield self._sse(self._with_response(name, "in_progress"))
-            async for event in self._events():
-                yield self._sse(event)
+            async for part in self.run.parts():
+                yield b"".join(map(self._sse, self._new(part)))
             status = self._status()
             yield self._sse(self._with_response(status, status))
         finally:
@@ -76,13 +77,6 @@ class _Writer:
         event["response"]["error"] = found
         return self._sse(event)
 
-    async def _events(self) -> AsyncIterator[dict[str, Any]]:
-        async for part in self.run.parts():
-            for event in self._new(part):
-                yield event
-        for event in self._items.close(self._status()):
-            yield event
-
     def _new(self, part: Part) -> Iterator[dict[str, Any]]:
         """The events of a part."""
         request = self.run.request
@@ -92,6 +86,8 @@ class _Writer:
                 self._thought += tokens[1] - tokens[0]
             told = entries_of(request, tokens) if isinstance(delta, Content) else []
             yield from self._items.events(delta, list(map(full_logprob, told)))
+        if part.finished and request.error is None:
+            yield from self._items.close(self._status())
 
     def _status(self) -> str:
         cut = finish_reason(self.run.request) == "length"
