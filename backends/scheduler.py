@@ -140,6 +140,10 @@ class SplitPools(Pools):
         """Set a part of a state to one that was kept."""
         self._of(name).put_back(name, at, kept)
 
+    def to_host(self, name: str, kept: Any) -> Any:
+        """What was kept of a state, in host memory."""
+        return self._of(name).to_host(name, kept)
+
     def raw(self, name: str) -> np.ndarray:
         """A copy of a state's bytes."""
         return self._of(name).raw(name)
