@@ -2,9 +2,9 @@
 
 A pass that finds no page free first takes those of texts that nobody is at work on, then does with
 shorter drafts, and then pauses the youngest request: its sequence is emptied, and it goes to the
-queue's front, to be evaluated again from its prompt and the tokens so far, but for what host memory
-keeps of the prompt. So the oldest request always goes on, and nobody fails for want of pages but one
-that does not fit alone."""
+queue's front, to be evaluated again from its prompt and the tokens so far, but for what host
+memory keeps of the prompt. So the oldest request always goes on, and nobody fails for want of pages
+but one that does not fit alone."""
 
 from __future__ import annotations
 

@@ -251,9 +251,9 @@ class Sequences(Passes):
             self._tokens[seq].append(token)
         self._changing.difference_update(seqs)
 
-    def last_token(self, seq: int) -> int:
-        """The newest committed token."""
-        return self._tokens[seq][-1]
+    def last_token(self, seq: int, before: int = 0) -> int:
+        """The newest committed token, or one so many before it."""
+        return self._tokens[seq][-1 - before]
 
     def name_last(self, seq: int, token: int) -> None:
         """Say what the last token is that `advance` has evaluated."""

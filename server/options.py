@@ -57,7 +57,7 @@ class ServerOptions:
         "--cache-ram",
         metavar="MIB",
         help="Host memory for earlier texts that attention memory has no more room for; 0: none.",
-        shown="as much as attention memory takes, up to 8192",
+        shown="as much as attention memory and kept states may take, up to 8192",
         check=number("a number of MiB >= 0", lambda v: v >= 0),
     )
     queue: int = option(

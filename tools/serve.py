@@ -107,8 +107,9 @@ def _memory(
     if options.host_mib is not None:
         memory["host_cache_bytes"] = int(options.host_mib * MIB)
     else:
-        attention = model.plan_session(n_ctx, options.parallel, **memory).bytes.attention
-        memory["host_cache_bytes"] = min(attention, MOST_HOST)
+        plan = model.plan_session(n_ctx, options.parallel, **memory)
+        states = plan.cache_bytes if plan.bytes.kept else 0
+        memory["host_cache_bytes"] = min(plan.bytes.attention + states, MOST_HOST)
     return memory
 
 
