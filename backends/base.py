@@ -79,9 +79,13 @@ class Pools:
         found: np.ndarray = self.states[name].view(spec.dtype.storage).reshape(spec.storage_shape)
         return found
 
-    def read(self, name: str, at: Index) -> np.ndarray:
-        """A copy, in host memory, of the part of a state that an index of its first axes names."""
-        return np.array(self.array(name)[at])
+    def read(self, name: str, at: Index, out: np.ndarray | None = None) -> np.ndarray:
+        """A copy, in host memory, of the part of a state that an index of its first axes names; in
+        `out`, an array of its shape and type, where there is one."""
+        if out is None:
+            return np.array(self.array(name)[at])
+        out[...] = self.array(name)[at]
+        return out
 
     def write(self, name: str, at: Index, values: np.ndarray | int) -> None:
         """Set that part of a state."""

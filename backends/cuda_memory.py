@@ -62,15 +62,17 @@ class CudaPools(Pools):
         spec = self.specs[name]
         return self.raw(name).view(spec.dtype.storage).reshape(spec.storage_shape)
 
-    def read(self, name: str, at: Index) -> np.ndarray:
+    def read(self, name: str, at: Index, out: np.ndarray | None = None) -> np.ndarray:
         """A copy, in host memory, of a part of a state."""
-        shape, spans = self._spans(name, at)
-        raw, done = np.empty(sum(n for _, n in spans), np.uint8), 0
+        (shape, spans), done = self._spans(name, at), 0
+        if out is None:
+            out = np.empty(shape, self.specs[name].dtype.storage)
+        raw = out.reshape(-1).view(np.uint8)
         with cuda_errors():
             for start, n in spans:
                 self.states[name].read(start, raw[done : done + n])
                 done += n
-        return raw.view(self.specs[name].dtype.storage).reshape(shape)
+        return out
 
     def write(self, name: str, at: Index, values: np.ndarray | int) -> None:
         """Set a part of a state."""

@@ -117,9 +117,9 @@ class SplitPools(Pools):
         """What the state's own pools give."""
         return self._of(name).array(name)
 
-    def read(self, name: str, at: Index) -> np.ndarray:
+    def read(self, name: str, at: Index, out: np.ndarray | None = None) -> np.ndarray:
         """A copy, in host memory, of a part of a state."""
-        return self._of(name).read(name, at)
+        return self._of(name).read(name, at, out)
 
     def write(self, name: str, at: Index, values: np.ndarray | int) -> None:
         """Set a part of a state."""

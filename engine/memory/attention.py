@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 
 import numpy as np
 
@@ -124,8 +125,15 @@ class PagedKV(PagedRows):
         """Its rows, unless kept ones bring a window back."""
         if self.reach is not None:
             return {}
-        rows = page_rows(self.block_table.item(src, at), n)
-        return {name: self.pools.read(name, rows) for name in self.states}
+        rows, found = page_rows(self.block_table.item(src, at), n), {}
+        shapes = {name: self._storage(name, n) for name in self.states}
+        # One piece of memory, large enough that the system gives it in large pages.
+        raw = np.empty(sum(prod(shape) * t.itemsize for shape, t in shapes.values()), np.uint8)
+        for name, (shape, dtype) in shapes.items():
+            size = prod(shape) * dtype.itemsize
+            found[name], raw = raw[:size].view(dtype).reshape(shape), raw[size:]
+            self.pools.read(name, rows, found[name])
+        return found
 
     def can_recall(self, start: int, kept: KeptParts) -> bool:
         """With pages for all of it or, with a window, kept rows and room for them."""

@@ -29,8 +29,10 @@ class Crossing:
         self.read = self.written = 0
         read, write = CudaPools.read, CudaPools.write
 
-        def reads(pools: CudaPools, name: str, at: object) -> np.ndarray:
-            found = read(pools, name, at)  # type: ignore[arg-type]
+        def reads(
+            pools: CudaPools, name: str, at: object, out: np.ndarray | None = None
+        ) -> np.ndarray:
+            found = read(pools, name, at, out)  # type: ignore[arg-type]
             self.read += found.nbytes
             return found
 
