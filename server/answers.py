@@ -43,17 +43,27 @@ class Called:
 class Gathered:
     """An answer so far."""
 
-    content: str = ""
-    reasoning: str = ""
+    contents: list[str] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)
     calls: list[Called] = field(default_factory=list)
+
+    @property
+    def content(self) -> str:
+        """The text for the reader."""
+        return "".join(self.contents)
+
+    @property
+    def reasoning(self) -> str:
+        """The reasoning."""
+        return "".join(self.thoughts)
 
     def add(self, deltas: Iterable[Delta]) -> None:
         """Go on by what is new."""
         for delta in deltas:
             if isinstance(delta, Content):
-                self.content += delta.text
+                self.contents.append(delta.text)
             elif isinstance(delta, Reasoning):
-                self.reasoning += delta.text
+                self.thoughts.append(delta.text)
             elif isinstance(delta, CallStart):
                 id = delta.id or f"call_{uuid.uuid4().hex[:24]}"
                 self.calls.append(Called(id, delta.name))
@@ -64,11 +74,12 @@ class Gathered:
 
     def message(self) -> dict[str, Any]:
         """OpenAI's message."""
-        found: dict[str, Any] = {"role": "assistant", "content": self.content}
-        if self.reasoning:
-            found["reasoning_content"] = self.reasoning
+        content, reasoning = self.content, self.reasoning
+        found: dict[str, Any] = {"role": "assistant", "content": content}
+        if reasoning:
+            found["reasoning_content"] = reasoning
         if self.calls:
-            found["content"] = self.content or None
+            found["content"] = content or None
             found["tool_calls"] = [
                 {
                     "id": call.id,

@@ -175,19 +175,19 @@ class BlockWriter:
         self.blocks: list[dict[str, Any]] = []
         self._gathered, self._omits = gathered, omits
         self._kind = ""  # of the block that is open
-        self._json = ""
+        self._texts: list[str] = []  # of it
 
     def events(self, deltas: Sequence[Delta]) -> Iterator[dict[str, Any]]:
         """The events of what is new; it must be gathered already."""
         for delta in deltas:
             if isinstance(delta, Content):
                 yield from self._into("text", {"text": ""})
-                self.blocks[-1]["text"] += delta.text
+                self._texts.append(delta.text)
                 yield self._delta("text_delta", text=delta.text)
             elif isinstance(delta, Reasoning):
                 yield from self._into("thinking", {"thinking": "", "signature": ""})
                 if not self._omits:
-                    self.blocks[-1]["thinking"] += delta.text
+                    self._texts.append(delta.text)
                     yield self._delta("thinking_delta", thinking=delta.text)
             elif isinstance(delta, CallStart):
                 yield from self.close()
@@ -195,7 +195,7 @@ class BlockWriter:
                 name = called.id.replace("call_", "toolu_", 1)
                 yield from self._into("tool_use", {"id": name, "name": called.name, "input": {}})
             elif isinstance(delta, CallArguments):
-                self._json += delta.text
+                self._texts.append(delta.text)
                 yield self._delta("input_json_delta", partial_json=delta.text)
             else:
                 yield from self.close()
@@ -204,9 +204,12 @@ class BlockWriter:
         """End the block that is open. Of arguments that are not whole, what there is counts."""
         if not self._kind:
             return
+        text = "".join(self._texts)
         if self._kind == "tool_use":
-            self.blocks[-1]["input"] = _partial(self._json)
-        self._kind = self._json = ""
+            self.blocks[-1]["input"] = _partial(text)
+        else:
+            self.blocks[-1][self._kind] = text
+        self._kind, self._texts = "", []
         yield {"type": "content_block_stop", "index": len(self.blocks) - 1}
 
     def _into(self, kind: str, empty: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -66,8 +66,8 @@ def _clean(value: Any) -> Any:
 
 def sse(value: Any, event: str = "") -> bytes:
     """A server-sent event."""
-    name = f"event: {event}\n".encode() if event else b""
-    return name + b"data: " + encode(value) + b"\n\n"
+    name = f"event: {event}\ndata: " if event else "data: "
+    return b"%b%b\n\n" % (name.encode(), encode(value))
 
 
 def ndjson(value: Any) -> bytes:

@@ -180,8 +180,9 @@ class ItemWriter:
 
     def __init__(self, gathered: Gathered) -> None:
         self.items: list[dict[str, Any]] = []
-        self._gathered, self._kind, self._text = gathered, "", ""
-        self._logprobs: list[dict[str, Any]] = []  # of the item that is open
+        self._gathered, self._kind = gathered, ""
+        self._texts: list[str] = []  # of the item that is open
+        self._logprobs: list[dict[str, Any]] = []
 
     def events(
         self, delta: Delta, logprobs: Sequence[dict[str, Any]] = ()
@@ -197,7 +198,7 @@ class ItemWriter:
             fields = {"call_id": called.id, "name": called.name, "arguments": ""}
             yield from self._open("function_call", "fc", fields)
         elif isinstance(delta, CallArguments):
-            self._text += delta.text
+            self._texts.append(delta.text)
             yield self._event("response.function_call_arguments.delta", delta=delta.text)
         else:
             yield from self.close()
@@ -206,7 +207,7 @@ class ItemWriter:
         """End the item that is open."""
         if not self._kind:
             return
-        item, text = self.items[-1], self._text
+        item, text = self.items[-1], "".join(self._texts)
         if self._kind == "function_call":
             item["arguments"] = text
             done = {"arguments": text, "name": item["name"]}
@@ -220,7 +221,7 @@ class ItemWriter:
             yield self._event("response.content_part.done", content_index=0, part=part)
         item["status"] = status
         yield self._whole("response.output_item.done")
-        self._kind, self._text, self._logprobs = "", "", []
+        self._kind, self._texts, self._logprobs = "", [], []
 
     def _into_text(
         self, kind: str, part: str, text: str, logprobs: Sequence[dict[str, Any]] = ()
@@ -230,7 +231,7 @@ class ItemWriter:
             yield from self._open(kind, prefix, {**fields, "content": []})
             empty = _part(part, "", [])
             yield self._event("response.content_part.added", content_index=0, part=empty)
-        self._text += text
+        self._texts.append(text)
         self._logprobs += logprobs
         delta = {"delta": text, **_logprobs(part, logprobs)}
         yield self._event(f"response.{part}.delta", content_index=0, **delta)

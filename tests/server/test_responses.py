@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from demo import demo
+from riverrun.models.chat.output import Content, Reasoning
 from scripted import CUT, NOW, WEATHER, rendered, script
 from server_rig import PROMPT, Server, serving
 
@@ -103,13 +104,6 @@ def test_items_of_calls_and_reasoning(server: Server, monkeypatch: pytest.Monkey
     assert kinds.count("output_item.added") == kinds.count("output_item.done") == 4
     arguments = [e["delta"] for e in events if "arguments.delta" in e["type"]]
     assert "".join(arguments) == weather["arguments"] + now["arguments"]
-
-
-def test_tokens_of_reasoning_are_counted(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    script(monkeypatch)
-    usage = server.post(PATH, **BODY)["usage"]
-    thought = usage["output_tokens_details"]["reasoning_tokens"]
-    assert 2 <= thought < usage["output_tokens"]
 
 
 def test_a_call_that_was_cut_is_incomplete(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,17 +244,46 @@ def test_logprobs_are_those_of_the_library(server: Server) -> None:
     assert events[-1]["response"]["output"][0]["content"][0]["logprobs"] == entries
 
 
-def test_logprobs_are_of_text_alone(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    script(monkeypatch)
+class FirstIsThought:
+    """A parser to which the first five characters are reasoning."""
+
+    def __init__(self) -> None:
+        self.read = 0
+
+    def feed(self, text: str) -> list[Any]:
+        first, self.read = self.read, self.read + len(text)
+        cut = max(0, min(len(text), 5 - first))
+        found: list[Any] = []
+        if cut:
+            found.append(Reasoning(text[:cut], (first, first + cut)))
+        if cut < len(text):
+            found.append(Content(text[cut:], (first + cut, self.read)))
+        return found
+
+    def finish(self) -> list[Any]:
+        return []
+
+
+def test_tokens_of_reasoning_and_of_text(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = server.post(PATH, **BODY, **LOGPROBS)["output"][0]["content"][0]
+    monkeypatch.setattr(script(monkeypatch), "parser", lambda **asked: FirstIsThought())
     found = server.post(PATH, **BODY, **LOGPROBS)
-    reasoning, message, *calls = found["output"]
-    assert not any("logprobs" in part for part in [*reasoning["content"], *calls])
-    assert 0 < len(message["content"][0]["logprobs"]) < found["usage"]["output_tokens"]
-    bare = server.post(PATH, **BODY, include=LOGPROBS["include"])["output"][1]["content"][0]
-    assert [e["logprob"] for e in bare["logprobs"]] == [
-        e["logprob"] for e in message["content"][0]["logprobs"]
+    thought = found["usage"]["output_tokens_details"]["reasoning_tokens"]
+    reasoning, message = (item["content"][0] for item in found["output"])
+    assert reasoning["text"] + message["text"] == whole["text"]
+    assert "logprobs" not in reasoning
+    assert 0 < thought < 12
+    assert message["logprobs"] == whole["logprobs"][thought:]
+    before = "".join(entry["token"] for entry in whole["logprobs"][:thought])
+    assert len(before) >= 5 > len(before) - len(whole["logprobs"][thought - 1]["token"])
+    told = [
+        entry
+        for event in streamed(server, **BODY, include=LOGPROBS["include"])
+        if event["type"] == "response.output_text.delta"
+        for entry in event["logprobs"]
     ]
-    assert not any(entry["top_logprobs"] for entry in bare["logprobs"])
+    assert [entry["token"] for entry in told] == [e["token"] for e in message["logprobs"]]
+    assert not any(entry["top_logprobs"] for entry in told)
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
