@@ -134,7 +134,9 @@ struct Own {
 int64_t own_floats(const Task& task) {
   const int64_t wide = task.k_room > task.v_room ? task.k_room : task.v_room;
   const int64_t vecs = (task.most_vecs() + 15) / 16 * 16;
-  return vecs * (task.k_room + 2 * task.v_room + kSplit + 8) + (kTile * wide + 15) / 16 * 16;
+  const auto lines = [](int64_t floats) { return (floats + 15) / 16 * 16; };
+  return vecs * (task.k_room + 2 * task.v_room + kSplit + 8) + lines(kRoom * wide) +
+         kLanes * lane_stride(task.k_room);
 }
 
 Own own_part(const Task& task, const rr_exec* exec) {
@@ -156,6 +158,7 @@ Own own_part(const Task& task, const rr_exec* exec) {
   own.first = reinterpret_cast<int64_t*>(take(2 * vecs));
   own.last = reinterpret_cast<int64_t*>(take(2 * vecs));
   own.scratch.scores = take(vecs * kSplit);
+  own.scratch.turned = take(kLanes * lane_stride(task.k_room));
   own.scratch.tile = at;
   return own;
 }

@@ -4,13 +4,17 @@
 #pragma once
 
 #include "activation.hpp"
+#include "attention_wide.hpp"
 #include "pool.hpp"
 
 namespace {
 
 constexpr int64_t kSplit = 256;
-constexpr int64_t kTile = 16;  // keys that are made f32 at a time
-constexpr int64_t kVecs = 16;  // query vectors of a block, unless one row has more
+constexpr int64_t kTile = 16;      // keys that are made f32 at a time
+constexpr int64_t kVecs = 128;     // query vectors of a block, unless one row has more
+constexpr int64_t kManyVecs = 24;  // from so many on, turning keys round pays
+constexpr int64_t kManyTile = 32;  // values that are made f32 at a time for many vectors
+constexpr int64_t kRoom = kWideKeys > kManyTile ? kWideKeys : kManyTile;
 constexpr int64_t kAhead = 8;  // rows from the one that is read to the one that is fetched
 constexpr int kQueries = kManyRegisters ? 4 : 2;  // times four keys: sums in registers
 constexpr int kChunks = kManyRegisters ? 4 : 2;   // times four queries: sums in registers
@@ -45,11 +49,13 @@ struct Partial {
 
 struct Scratch {
   float* scores;  // [count, kSplit]
-  float* tile;    // [kTile, padded size of a key or value]
+  float* tile;    // [kRoom, padded size of a key or value]
+  float* turned;  // [kLanes, lane_stride(padded size of a key)]
 };
 
-// Rows of the tile that starts at position `tile`, for positions first .. last - 1 of it. Rows
+// Rows of the tile of N that starts at position `tile`, for positions first .. last - 1 of it. Rows
 // outside repeat one of these: they are computed with, but never read past.
+template <int64_t N>
 void tile_rows(const Pool& pool, const Rows& rows, int64_t tile, int64_t first, int64_t last,
                float* widened, const float** out) {
   const int64_t room = padded(rows.size), bytes = pool_bytes(rows.dtype, rows.size);
@@ -70,7 +76,7 @@ void tile_rows(const Pool& pool, const Rows& rows, int64_t tile, int64_t first, 
     in_page = 0;
     ++page;
   }
-  for (int64_t j = 0; j < kTile; ++j)
+  for (int64_t j = 0; j < N; ++j)
     if (j < first - tile || j >= last - tile) out[j] = out[first - tile];
 }
 
@@ -103,22 +109,47 @@ void cap_scores(float* scores, int64_t first, int64_t last, float cap) {
     store_vec(scores + j, tanh_vec(load_vec(scores + j) / cap) * cap);
 }
 
+// e^x for x of at most 0, and 0 where that is no normal number.
+inline vec normal_exp(vec x) {
+  const vec y = exp_vec(x);
+  return y < 0x1p-126f ? vec{} : y;
+}
+
+// The largest lane, as a tree.
+inline float largest(vec v) {
+  float lanes[kLanes];
+  store_vec(lanes, v);
+  for (int half = kLanes / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i)
+      lanes[i] = lanes[i + half] > lanes[i] ? lanes[i + half] : lanes[i];
+  return lanes[0];
+}
+
 // Scores become exp(score - top). Positions outside first .. last - 1 count as unseen; those of
-// tiles that are not touched are never read.
+// tiles that are not touched are never read. The sums are those of sixteen lanes at every width.
 void soften(float* scores, int64_t first, int64_t last, float* top, float* total) {
+  constexpr int kParts = 16 / kLanes;
   const int64_t begin = first / kTile * kTile, end = (last + kTile - 1) / kTile * kTile;
   for (int64_t j = begin; j < first; ++j) scores[j] = -INFINITY;
   for (int64_t j = last; j < end; ++j) scores[j] = -INFINITY;
-  v16 most = splat(-INFINITY);
-  for (int64_t j = begin; j < end; j += kTile) most = max16(load16(scores + j), most);
-  *top = largest16(most);
-  v16 sum = {};
-  for (int64_t j = begin; j < end; j += kTile) {
-    const v16 p = normal_exp16(load16(scores + j) - splat(*top));
-    store16(scores + j, p);
-    sum += p;
-  }
-  *total = sum16(sum);
+  vec parts[kParts];
+  for (int p = 0; p < kParts; ++p) parts[p] = vec_of(-INFINITY);
+  for (int64_t j = begin; j < end; j += kTile)
+    for (int p = 0; p < kParts; ++p) {
+      const vec x = load_vec(scores + j + p * kLanes);
+      parts[p] = x > parts[p] ? x : parts[p];
+    }
+  for (int p = 1; p < kParts; ++p) parts[0] = parts[p] > parts[0] ? parts[p] : parts[0];
+  *top = largest(parts[0]);
+  for (int p = 0; p < kParts; ++p) parts[p] = vec{};
+  for (int64_t j = begin; j < end; j += kTile)
+    for (int p = 0; p < kParts; ++p) {
+      float* at = scores + j + p * kLanes;
+      const vec weight = normal_exp(load_vec(at) - vec_of(*top));
+      store_vec(at, weight);
+      parts[p] += weight;
+    }
+  *total = sum16(load16(parts));
 }
 
 // acc += sum over tile positions begin .. end - 1 of weight times value row, in this order, for Q
@@ -174,12 +205,12 @@ Range seen_by_any(const Queries& block, int64_t begin, int64_t end) {
 }
 
 // Q vectors from vector i on: what all of them see of a tile together, the rest one by one.
-template <int Q>
+template <int Q, int64_t N>
 void weigh_tile(const Queries& block, int64_t i, int64_t tile, const float* const* rows,
                 const float* weights, float* acc, int64_t room) {
-  Range seen[Q], common = {0, kTile};
+  Range seen[Q], common = {0, N};
   for (int r = 0; r < Q; ++r) {
-    seen[r] = overlap(block.first[i + r] - tile, block.last[i + r] - tile, 0, kTile);
+    seen[r] = overlap(block.first[i + r] - tile, block.last[i + r] - tile, 0, N);
     common = overlap(seen[r].begin, seen[r].end, common.begin, common.end);
   }
   const bool together = common.begin < common.end;
@@ -201,29 +232,84 @@ void score_all(const Pool& pool, const Queries& block, const float* const* rows,
     score_tile<1>(block.q + i * room, room, rows, block.scale, scores + i * kSplit);
 }
 
+template <int64_t N>
 void weigh_all(const Pool& pool, const Queries& block, int64_t tile, const float* const* rows,
                const float* weights, float* acc) {
   const int64_t room = padded(pool.v.size);
   int64_t i = 0;
   for (; i + 4 <= block.count; i += 4)
-    weigh_tile<4>(block, i, tile, rows, weights + i * kSplit, acc + i * room, room);
+    weigh_tile<4, N>(block, i, tile, rows, weights + i * kSplit, acc + i * room, room);
   for (; i + 2 <= block.count; i += 2)
-    weigh_tile<2>(block, i, tile, rows, weights + i * kSplit, acc + i * room, room);
+    weigh_tile<2, N>(block, i, tile, rows, weights + i * kSplit, acc + i * room, room);
   for (; i < block.count; ++i)
-    weigh_tile<1>(block, i, tile, rows, weights + i * kSplit, acc + i * room, room);
+    weigh_tile<1, N>(block, i, tile, rows, weights + i * kSplit, acc + i * room, room);
+}
+
+// Scores of the block with what it sees of a split, as far as that is in tiles of few vectors.
+void score_few(const Pool& pool, const Queries& block, int64_t base, Range all,
+               const Scratch& scratch) {
+  const float* rows[kTile];
+  for (int64_t tile = all.begin / kTile * kTile; tile < all.end; tile += kTile) {
+    const Range seen = overlap(all.begin, all.end, tile, tile + kTile);
+    tile_rows<kTile>(pool, pool.k, tile, seen.begin, seen.end, scratch.tile, rows);
+    score_all(pool, block, rows, scratch.scores + tile - base);
+  }
+}
+
+// Whether any of Q vectors from vector i on sees some of positions begin .. end - 1.
+template <int Q>
+bool any_sees(const Queries& block, int64_t i, int64_t begin, int64_t end) {
+  for (int r = 0; r < Q; ++r)
+    if (block.first[i + r] < end && block.last[i + r] > begin) return true;
+  return false;
+}
+
+template <int Q>
+int64_t score_turned(const Queries& block, int64_t i, int64_t tile, int64_t room,
+                     const Scratch& scratch, float* scores) {
+  for (; i + Q <= block.count; i += Q)
+    if (any_sees<Q>(block, i, tile, tile + kWideKeys))
+      score_wide<Q>(block.q + i * room, room, scratch.turned, block.scale, scores + i * kSplit,
+                    kSplit);
+  return i;
+}
+
+// The same for many vectors.
+void score_many(const Pool& pool, const Queries& block, int64_t base, Range all,
+                const Scratch& scratch) {
+  const float* rows[kWideKeys];
+  const int64_t room = padded(pool.k.size);
+  for (int64_t tile = all.begin / kWideKeys * kWideKeys; tile < all.end; tile += kWideKeys) {
+    const Range seen = overlap(all.begin, all.end, tile, tile + kWideKeys);
+    tile_rows<kWideKeys>(pool, pool.k, tile, seen.begin, seen.end, scratch.tile, rows);
+    turn_keys(rows, room, scratch.turned);
+    float* scores = scratch.scores + tile - base;
+    const int64_t i = score_turned<kWideQueries>(block, 0, tile, room, scratch, scores);
+    score_turned<1>(block, i, tile, room, scratch, scores);
+  }
+}
+
+// Adds the values that the block sees of a split, in tiles of N.
+template <int64_t N>
+void add_seen(const Pool& pool, const Queries& block, int64_t base, Range all, float* acc,
+              const Scratch& scratch) {
+  const float* rows[N];
+  for (int64_t tile = all.begin / N * N; tile < all.end; tile += N) {
+    const Range seen = overlap(all.begin, all.end, tile, tile + N);
+    tile_rows<N>(pool, pool.v, tile, seen.begin, seen.end, scratch.tile, rows);
+    weigh_all<N>(pool, block, tile, rows, scratch.scores + tile - base, acc);
+  }
 }
 
 // The block against the split that starts at position `base`.
 void attend(const Pool& pool, const Queries& block, int64_t base, const Partial& out,
             const Scratch& scratch) {
-  const float* rows[kTile];
   const Range all = seen_by_any(block, base, base + kSplit);
-  const int64_t begin = all.begin / kTile * kTile;
-  for (int64_t tile = begin; tile < all.end; tile += kTile) {
-    const Range seen = overlap(all.begin, all.end, tile, tile + kTile);
-    tile_rows(pool, pool.k, tile, seen.begin, seen.end, scratch.tile, rows);
-    score_all(pool, block, rows, scratch.scores + tile - base);
-  }
+  const bool many = block.count >= kManyVecs;
+  if (many)
+    score_many(pool, block, base, all, scratch);
+  else
+    score_few(pool, block, base, all, scratch);
   for (int64_t i = 0; i < block.count; ++i) {
     const Range seen = overlap(block.first[i], block.last[i], base, base + kSplit);
     out.top[i] = -INFINITY;
@@ -235,11 +321,10 @@ void attend(const Pool& pool, const Queries& block, int64_t base, const Partial&
   }
   const int64_t floats = block.count * padded(pool.v.size);
   memset(out.acc, 0, static_cast<size_t>(floats) * sizeof(float));
-  for (int64_t tile = begin; tile < all.end; tile += kTile) {
-    const Range seen = overlap(all.begin, all.end, tile, tile + kTile);
-    tile_rows(pool, pool.v, tile, seen.begin, seen.end, scratch.tile, rows);
-    weigh_all(pool, block, tile, rows, scratch.scores + tile - base, out.acc);
-  }
+  if (many)
+    add_seen<kManyTile>(pool, block, base, all, out.acc, scratch);
+  else
+    add_seen<kTile>(pool, block, base, all, out.acc, scratch);
 }
 
 // Takes the next split's part of one vector into the sum over the splits before it.
