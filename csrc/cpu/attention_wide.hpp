@@ -3,7 +3,7 @@
 // has in each lane elsewhere are added here in the same order, so that the bits are the same.
 #pragma once
 
-#include "native_vec.hpp"
+#include "pool.hpp"
 
 namespace {
 
@@ -32,13 +32,13 @@ inline int64_t lane_stride(int64_t room) {
 }
 
 // Keys of `room` floats, which are whole vectors, to [lane][vector of the key][key].
-void turn_keys(const float* const* rows, int64_t room, float* turned) {
+void turn_keys(const char* const* rows, int64_t room, float* turned) {
   const int64_t vecs = room / kLanes;
   for (int64_t key = 0; key < kWideKeys; key += kLanes)
     for (int64_t i = 0; i < vecs; ++i) {
       vec square[kLanes];
 #pragma GCC unroll 16
-      for (int j = 0; j < kLanes; ++j) square[j] = load_vec(rows[key + j] + i * kLanes);
+      for (int j = 0; j < kLanes; ++j) square[j] = FloatRow::at(rows[key + j], i * kLanes);
       transpose(square);
 #pragma GCC unroll 16
       for (int lane = 0; lane < kLanes; ++lane)
