@@ -187,6 +187,13 @@ class CpuBackend(NativeBackend):
         """Weights stay mapped; kernels' layouts are made when the first plan is bound."""
         return CpuWeights(weights, progress)
 
+    def read_rate(self, nbytes: int, repetitions: int = 5) -> float:
+        """Bytes per second that its threads read of nbytes, in memory like that of weights: the
+        fastest of so many sweeps at each of several distances of fetching ahead."""
+        memory = aligned(max(nbytes, 1), filled=True)
+        memory[...] = 1  # pages that nobody wrote to are all the same one
+        return _with_threads(lambda: _cpu.read_rate(self.pool, memory, repetitions))
+
     def fma_rate(self) -> float:
         """Operations of multiply-adds on registers at the highest instruction set in use."""
         return _with_threads(lambda: _cpu.fma_rate(self.pool))

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from ..backends import Backend
 from ..backends.cpu import instruction_sets
 from ..engine import Model
 from .measure import read_bandwidth
@@ -29,9 +30,9 @@ def run_report(
     """Measure all tests, each right before the peer's same test.
 
     Rows of "results" are those of `Bench.measure`; with a peer each has the peer's row under
-    "peer" and "ratio", our rate over the peer's. "memory": the read bandwidth of all threads, or
-    what copies on a card move, and what decoding reads and reaches of it. Raises RequestError for
-    a context that is too small, BackendError for a peer that does not run."""
+    "peer" and "ratio", our rate over the peer's. "memory": the rate at which all threads read as
+    many bytes, or what copies on a card move, and what decoding reads and reaches of it. Raises
+    RequestError for a context that is too small, BackendError for a peer that does not run."""
     context = n_ctx or max(test.context for test in tests)
     threads = model.backend.threads or 1
     opened = Peer(model.source.path, context, threads) if with_peer else nullcontext()
@@ -55,13 +56,14 @@ def run_report(
         "repetitions": repetitions,
         "peer": NAME if with_peer else None,
         "results": results,
-        "memory": _memory(
-            bench.weight_bytes(), model.backend.copy_rate() or read_bandwidth(threads), results
-        ),
+        "memory": _memory(bench.weight_bytes(), model.backend, results),
     }
 
 
-def _memory(weight_bytes: int, limit: float, results: list[dict[str, Any]]) -> dict[str, Any]:
+def _memory(
+    weight_bytes: int, backend: Backend, results: list[dict[str, Any]]
+) -> dict[str, Any]:
+    limit = backend.copy_rate() or read_bandwidth(backend.threads or 1, weight_bytes)
     memory: dict[str, Any] = {"read_gb_s": limit / 1e9, "weight_bytes_per_token": weight_bytes}
     for row in results:
         if row["test"] == "decode":

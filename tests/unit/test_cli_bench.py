@@ -13,8 +13,12 @@ import riverrun
 from cli import DEVICE, run_cli
 from demo import draft_file
 from paths import DEMO
-from riverrun.bench import peers
+from riverrun import _cpu
+from riverrun.backends.base import aligned
+from riverrun.backends.cpu import CpuBackend
+from riverrun.bench import measure, peers
 from riverrun.bench.measure import Times, read_bandwidth, repeat
+from riverrun.bench.report import run_report
 from riverrun.bench.throughput import Bench, TimedRunner, make_tests
 from riverrun.engine.sequences import Sequences
 
@@ -44,8 +48,36 @@ def test_repeat_leaves_out_the_warm_up_and_what_comes_before() -> None:
     assert len(times.seconds) == 3 and max(times.seconds) < 0.01
 
 
-def test_read_bandwidth_is_a_plausible_rate() -> None:
-    assert 1e8 < read_bandwidth(2, nbytes=8 << 20, repetitions=2) < 1e13
+@pytest.mark.parametrize("nbytes", [0, 1, 255, 256 * 64 * 3 + 100, 8 << 20])
+def test_read_bandwidth_is_a_plausible_rate(nbytes: int) -> None:
+    assert 0 <= read_bandwidth(2, nbytes, repetitions=2) < 1e13
+    assert nbytes < 1 << 20 or read_bandwidth(2, nbytes, repetitions=2) > 1e7
+
+
+@pytest.mark.parametrize("wanted", [1 << 20, 3 << 20, 5 << 20])
+def test_what_is_read_is_as_large_as_the_weights(
+    wanted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the same threads, and not more than the most."""
+    seen: list[tuple[int, int]] = []
+
+    def rate(backend: CpuBackend, nbytes: int, repetitions: int) -> float:
+        seen.append((backend.threads or 0, nbytes))
+        return 1e9
+
+    monkeypatch.setattr(CpuBackend, "read_rate", rate)
+    monkeypatch.setattr(measure, "MOST_READ", 4 << 20)
+    assert read_bandwidth(2, wanted) == 1e9
+    model = riverrun.load(DEMO, "cpu", 1)
+    report = run_report(model, make_tests([1], 0), 1)
+    assert seen == [(2, min(wanted, 4 << 20)), (1, 4 << 20)]
+    assert report["memory"]["weight_bytes_per_token"] > 4 << 20
+
+
+def test_memory_to_read_starts_at_a_line() -> None:
+    raw = aligned(256)
+    with pytest.raises(ValueError, match="multiple of 64"):
+        _cpu.read_rate(CpuBackend(1).pool, raw[1:], 1)
 
 
 def test_kinds() -> None:
