@@ -60,9 +60,7 @@ def run_report(
     }
 
 
-def _memory(
-    weight_bytes: int, backend: Backend, results: list[dict[str, Any]]
-) -> dict[str, Any]:
+def _memory(weight_bytes: int, backend: Backend, results: list[dict[str, Any]]) -> dict[str, Any]:
     limit = backend.copy_rate() or read_bandwidth(backend.threads or 1, weight_bytes)
     memory: dict[str, Any] = {"read_gb_s": limit / 1e9, "weight_bytes_per_token": weight_bytes}
     for row in results:

@@ -73,11 +73,17 @@ float chains_base(int64_t rounds) {
   return all[0];
 }
 
+// Whether instructions of a level whose name begins so may be used. Levels are sets that grow.
+bool usable_level(const char* prefix) {
+  for (const std::string& isa : usable_isas())
+    if (isa.rfind(prefix, 0) == 0) return true;
+  return false;
+}
+
 Probe best_probe() {
 #if defined(__x86_64__)
-  const std::string isa = usable_isas().back();
-  if (isa.rfind("avx512", 0) == 0) return {chains_avx512, 16};
-  if (isa == "avx2") return {chains_avx2, 8};
+  if (usable_level("avx512")) return {chains_avx512, 16};
+  if (usable_level("avx2")) return {chains_avx2, 8};
 #endif
   return {chains_base, 4};
 }
@@ -131,9 +137,8 @@ uint64_t sum_base(const uint8_t* from, int64_t bytes, int64_t ahead) {
 
 auto best_sum() {
 #if defined(__x86_64__)
-  const std::string isa = usable_isas().back();
-  if (isa.rfind("avx512", 0) == 0) return sum_avx512;
-  if (isa.rfind("avx", 0) == 0) return sum_avx2;
+  if (usable_level("avx512")) return sum_avx512;
+  if (usable_level("avx2")) return sum_avx2;
 #endif
   return sum_base;
 }
