@@ -80,9 +80,13 @@ class Pools:
         found: np.ndarray = self.states[name].view(spec.dtype.storage).reshape(spec.storage_shape)
         return found
 
-    def read(self, name: str, at: Index) -> np.ndarray:
-        """A copy, in host memory, of the part of a state that an index of its first axes names."""
-        return np.array(self.array(name)[at])
+    def read(self, name: str, at: Index, out: np.ndarray | None = None) -> np.ndarray:
+        """A copy, in host memory, of the part of a state that an index of its first axes names; in
+        `out`, an array of its shape and type, where there is one."""
+        if out is None:
+            return np.array(self.array(name)[at])
+        out[...] = self.array(name)[at]
+        return out
 
     def write(self, name: str, at: Index, values: np.ndarray | int) -> None:
         """Set that part of a state."""
@@ -110,6 +114,10 @@ class Pools:
     def put_back(self, name: str, at: Index, kept: Any) -> None:
         """Set a part of a state to one of its shape that was kept."""
         self.write(name, at, kept)
+
+    def to_host(self, name: str, kept: Any) -> Any:
+        """What was kept of a state, in host memory; the same object where it lies there."""
+        return kept
 
     def raw(self, name: str) -> np.ndarray:
         """A copy of a state's bytes, in host memory."""
