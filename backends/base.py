@@ -17,6 +17,7 @@ from ..graph.codec import encode
 from ..graph.errors import BackendError, GraphError, RequestError
 from ..graph.memory import MemoryPlan
 from ..graph.passes.dce import eliminate
+from .huge_pages import huge_pages
 
 KINDS = ("step", "prefill")
 Made = TypeVar("Made")
@@ -150,9 +151,10 @@ Allocate = Callable[[int, int], np.ndarray]
 _allocate: ContextVar[Allocate | None] = ContextVar("_allocate", default=None)
 
 
-def aligned(size: int, align: int = 64) -> np.ndarray:
-    """Zeroed bytes that start at a multiple of align: what backends keep tensors in."""
-    allocate = _allocate.get() or _plain
+def aligned(size: int, align: int = 64, *, filled: bool = False) -> np.ndarray:
+    """Zeroed bytes that start at a multiple of align: what backends keep tensors in. filled: all
+    of them will be written, so that huge pages cost no memory."""
+    allocate = _allocate.get() or (huge_pages if filled else _plain)
     return allocate(size, align)
 
 
