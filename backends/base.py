@@ -17,6 +17,7 @@ from ..graph.codec import encode
 from ..graph.errors import BackendError, GraphError, RequestError
 from ..graph.memory import MemoryPlan
 from ..graph.passes.dce import eliminate
+from .huge_pages import huge_pages
 
 KINDS = ("step", "prefill")
 Made = TypeVar("Made")
@@ -79,9 +80,13 @@ class Pools:
         found: np.ndarray = self.states[name].view(spec.dtype.storage).reshape(spec.storage_shape)
         return found
 
-    def read(self, name: str, at: Index) -> np.ndarray:
-        """A copy, in host memory, of the part of a state that an index of its first axes names."""
-        return np.array(self.array(name)[at])
+    def read(self, name: str, at: Index, out: np.ndarray | None = None) -> np.ndarray:
+        """A copy, in host memory, of the part of a state that an index of its first axes names; in
+        `out`, an array of its shape and type, where there is one."""
+        if out is None:
+            return np.array(self.array(name)[at])
+        out[...] = self.array(name)[at]
+        return out
 
     def write(self, name: str, at: Index, values: np.ndarray | int) -> None:
         """Set that part of a state."""
@@ -109,6 +114,10 @@ class Pools:
     def put_back(self, name: str, at: Index, kept: Any) -> None:
         """Set a part of a state to one of its shape that was kept."""
         self.write(name, at, kept)
+
+    def to_host(self, name: str, kept: Any) -> Any:
+        """What was kept of a state, in host memory; the same object where it lies there."""
+        return kept
 
     def raw(self, name: str) -> np.ndarray:
         """A copy of a state's bytes, in host memory."""
@@ -142,9 +151,10 @@ Allocate = Callable[[int, int], np.ndarray]
 _allocate: ContextVar[Allocate | None] = ContextVar("_allocate", default=None)
 
 
-def aligned(size: int, align: int = 64) -> np.ndarray:
-    """Zeroed bytes that start at a multiple of align: what backends keep tensors in."""
-    allocate = _allocate.get() or _plain
+def aligned(size: int, align: int = 64, *, filled: bool = False) -> np.ndarray:
+    """Zeroed bytes that start at a multiple of align: what backends keep tensors in. filled: all
+    of them will be written, so that huge pages cost no memory."""
+    allocate = _allocate.get() or (huge_pages if filled else _plain)
     return allocate(size, align)
 
 

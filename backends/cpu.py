@@ -18,6 +18,7 @@ from .processors import usable_threads
 
 T = TypeVar("T")
 ROWS16 = 1  # layout: rows of a weight interleaved by sixteen
+SMALL = 1 << 20  # bytes of a weight that is not left in a mapped file
 LEVELS = ("base", "avx2", "avxvnni", "avx512", "avx512vnni")
 
 ABI_VERSION: int = _cpu.abi_version
@@ -55,16 +56,19 @@ def _warn_of_another_isa() -> None:
 
 
 class CpuWeights(Weights):
-    """Weights stay mapped; kernels' layouts are made when the first plan is bound."""
+    """Weights stay mapped; kernels' layouts are made when the first plan is bound, and what they
+    were made of leaves memory."""
 
     def buffer(self, name: str, layout: int) -> np.ndarray:
         """The bytes of a weight in a layout."""
         tensor = self.tensors[name]
         if layout != PLAIN:
             return self.once((name, layout), lambda: self._packed(tensor, layout))
-        # Files with an alignment below 4 leave floats where C++ may not read them.
-        if tensor.raw.ctypes.data % 4:
-            return self.once((name, layout), lambda: _moved(tensor.raw))
+        # Files with an alignment below 4 leave floats where C++ may not read them. What is small
+        # and stays in a mapped file keeps what lies around it in memory, too.
+        small = tensor.give_back is not None and tensor.raw.nbytes <= SMALL
+        if small or tensor.raw.ctypes.data % 4:
+            return self.once((name, layout), lambda: _moved(tensor))
         return tensor.raw
 
     def _packed(self, tensor: HostTensor, layout: int) -> np.ndarray:
@@ -73,10 +77,12 @@ class CpuWeights(Weights):
         return made
 
 
-def _moved(raw: np.ndarray) -> np.ndarray:
-    """The same bytes in aligned memory."""
-    made = aligned(raw.nbytes)
-    made[...] = raw
+def _moved(tensor: HostTensor) -> np.ndarray:
+    """The same bytes in aligned memory, and there alone."""
+    made = aligned(tensor.raw.nbytes)
+    made[...] = tensor.raw
+    if tensor.give_back:
+        tensor.give_back(tensor.raw)
     return made
 
 
@@ -180,6 +186,13 @@ class CpuBackend(NativeBackend):
     ) -> CpuWeights:
         """Weights stay mapped; kernels' layouts are made when the first plan is bound."""
         return CpuWeights(weights, progress)
+
+    def read_rate(self, nbytes: int, repetitions: int = 5) -> float:
+        """Bytes per second that its threads read of nbytes, in memory like that of weights: the
+        fastest of so many sweeps at each of several distances of fetching ahead."""
+        memory = aligned(max(nbytes, 1), filled=True)
+        memory[...] = 1  # pages that nobody wrote to are all the same one
+        return _with_threads(lambda: _cpu.read_rate(self.pool, memory, repetitions))
 
     def fma_rate(self) -> float:
         """Operations of multiply-adds on registers at the highest instruction set in use."""

@@ -32,11 +32,12 @@ def cuda_errors() -> Iterator[None]:
 
 
 class KeptPart(NamedTuple):
-    """A copy of a part of a state, `nbytes` of device memory from `start` on."""
+    """A copy of a part of a state, of this shape: `nbytes` of device memory from `start` on."""
 
     memory: Any
     start: int
     nbytes: int
+    shape: tuple[int, ...]
 
 
 class CudaPools(Pools):
@@ -61,15 +62,17 @@ class CudaPools(Pools):
         spec = self.specs[name]
         return self.raw(name).view(spec.dtype.storage).reshape(spec.storage_shape)
 
-    def read(self, name: str, at: Index) -> np.ndarray:
+    def read(self, name: str, at: Index, out: np.ndarray | None = None) -> np.ndarray:
         """A copy, in host memory, of a part of a state."""
-        shape, spans = self._spans(name, at)
-        raw, done = np.empty(sum(n for _, n in spans), np.uint8), 0
+        (shape, spans), done = self._spans(name, at), 0
+        if out is None:
+            out = np.empty(shape, self.specs[name].dtype.storage)
+        raw = out.reshape(-1).view(np.uint8)
         with cuda_errors():
             for start, n in spans:
                 self.states[name].read(start, raw[done : done + n])
                 done += n
-        return raw.view(self.specs[name].dtype.storage).reshape(shape)
+        return out
 
     def write(self, name: str, at: Index, values: np.ndarray | int) -> None:
         """Set a part of a state."""
@@ -105,11 +108,11 @@ class CudaPools(Pools):
         with cuda_errors():
             for name, places in parts.items():
                 for at in places:
-                    begin = done
-                    for start, n in self._spans(name, at)[1]:
+                    begin, (shape, spans) = done, self._spans(name, at)
+                    for start, n in spans:
                         memory.copy(done, self.states[name], start, n)
                         done += n
-                    kept[name].append(KeptPart(memory, begin, done - begin))
+                    kept[name].append(KeptPart(memory, begin, done - begin, shape))
         return kept
 
     def _spare(self, size: int) -> Any:
@@ -135,6 +138,15 @@ class CudaPools(Pools):
             for start, n in spans:
                 self.states[name].copy(start, kept.memory, done, n)
                 done += n
+
+    def to_host(self, name: str, kept: Any) -> Any:
+        """What was kept of a state, in host memory."""
+        if not isinstance(kept, KeptPart):
+            return kept
+        raw = np.empty(kept.nbytes, np.uint8)
+        with cuda_errors():
+            kept.memory.read(kept.start, raw)
+        return raw.view(self.specs[name].dtype.storage).reshape(kept.shape)
 
     def raw(self, name: str) -> np.ndarray:
         """A copy of a state's bytes."""

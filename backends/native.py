@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,8 @@ from ..graph.passes.expand import expand, expansion
 from .base import Backend, Plan, Support, aligned, prepare
 
 PLAIN = 0  # the layout of the file
+_GROUP = 16  # rows that a packed layout interleaves
+_PIECE = 1 << 22  # bytes of a weight that are packed at a time
 _U8_ID = 1000  # the C ABI's id for a type that ggml has none for
 
 
@@ -37,14 +39,33 @@ def _describe(spec: TensorSpec | None, layout: int = PLAIN) -> tuple[Any, ...] |
 
 
 def packed(module: Any, tensor: HostTensor, layout: int) -> np.ndarray:
-    """A weight in a packed layout, one matrix (the last two axes) after the other."""
+    """A weight in a packed layout, one matrix (the last two axes) after the other.
+
+    Of a mapped file, what was packed leaves memory piece by piece, so that no weight is there
+    twice."""
     *lead, rows, cols = tensor.spec.shape
     count, kind = math.prod(lead), type_id(tensor.spec.dtype)
     size = module.packed_bytes(kind, layout, rows, cols)
-    made = aligned(count * size).reshape(count, size)
-    for plain, into in zip(tensor.raw.reshape(count, -1), made, strict=True):
-        module.pack(kind, layout, plain, into, rows, cols)
-    return made.reshape(-1)
+    made = aligned(count * size, filled=True)
+    to, seen = 0, 0
+    for at, n in _pieces(count, rows, tensor.spec.nbytes):
+        start, end = (tensor.spec.nbytes * i // (count * rows) for i in (at, at + n))
+        taken = module.packed_bytes(kind, layout, n, cols)
+        module.pack(kind, layout, tensor.raw[start:end], made[to : to + taken], n, cols)
+        to += taken
+        if tensor.give_back and (end - seen >= _PIECE or to == made.nbytes):
+            tensor.give_back(tensor.raw[seen:end])
+            seen = end
+    return made
+
+
+def _pieces(count: int, rows: int, nbytes: int) -> Iterator[tuple[int, int]]:
+    """First row and number of rows of pieces of about _PIECE bytes: groups of _GROUP rows of one
+    matrix, which layouts keep apart."""
+    most = max(_PIECE * count * rows // max(nbytes, 1) // _GROUP, 1) * _GROUP
+    for matrix in range(count):
+        for first in range(0, rows, most):
+            yield matrix * rows + first, min(most, rows - first)
 
 
 @dataclass(frozen=True)
@@ -74,7 +95,9 @@ class NativePlan(Plan):
         self.buffers: dict[tuple[str, str, int], int] = {("arena", "", PLAIN): 0}
         self.labels: list[str] = []
         self.choices: list[Choice] = []
-        steps = [self._step(n) for n in graph.nodes if not n.is_leaf and not n.op.view]
+        nodes = [n for n in graph.nodes if not n.is_leaf and not n.op.view]
+        chosen = backend.choose_all(nodes, kind == "step")
+        steps = [self._step(n, chosen[n.id]) for n in nodes]
         for value in graph.outputs.values():
             self._locate(value, PLAIN)
         self.native = backend.native_plan(steps, len(self.buffers))
@@ -88,8 +111,7 @@ class NativePlan(Plan):
         """The constants given while building."""
         return self._constants
 
-    def _step(self, node: Node) -> tuple[Any, ...]:
-        chosen = self.backend.choose(node, self.kind == "step")
+    def _step(self, node: Node, chosen: Choice) -> tuple[Any, ...]:
         if chosen.kernel is None:
             why = f"no kernel takes {node.op.name} ({node.describe()}): {chosen.why}"
             raise Unsupported(f"{self.backend.name}: {why}")
@@ -129,13 +151,30 @@ class NativeBackend(Backend):
         """Whether all kernels are row-exact."""
         return all(kernel["row_exact"] for kernel in self.kernels)
 
-    def choose(self, node: Node, exact: bool = False) -> Choice:
+    def choose_all(self, nodes: Sequence[Node], exact: bool = False) -> dict[int, Choice]:
+        """What `choose` gives for each node of a graph, by its id."""
+        found: dict[int, Choice] = {}
+        packed: set[tuple[str, int]] = set()
+        # Products first: they say what is packed anyway.
+        for node in sorted(nodes, key=lambda node: bool(node.op.looked_up)):
+            found[node.id] = choice = self.choose(node, exact, packed)
+            packed |= {
+                (value.node.name, layout)
+                for value, layout in zip(node.inputs, choice.layouts, strict=False)
+                if value is not None and layout != PLAIN
+            }
+        return found
+
+    def choose(
+        self, node: Node, exact: bool = False, packed: Container[tuple[str, int]] = ()
+    ) -> Choice:
         """The kernel for a node, and how it reads it.
 
-        Constants are offered packed first, then as they are in the file. exact: kernels that are
-        not row-exact only where no other takes the node."""
+        Constants are offered packed first, then as they are in the file; those of which a run
+        reads single rows packed only where their name and layout are among `packed`. exact:
+        kernels that are not row-exact only where no other takes the node."""
         why = ""
-        for layouts in self._layouts(node):
+        for layouts in self._layouts(node, packed):
             inputs = [_describe(s, at) for s, at in zip(node.input_specs(), layouts, strict=True)]
             outputs = [_describe(s) for s in node.specs]
             native = self.module.Node(node.op.name, inputs, outputs, node.op.attributes())
@@ -144,8 +183,8 @@ class NativeBackend(Backend):
                 return Choice(native, kernel, layouts)
         return Choice(None, None, (), why)
 
-    def _layouts(self, node: Node) -> list[list[int]]:
-        """The layouts of all inputs to try, in order."""
+    def _layouts(self, node: Node, read: Container[tuple[str, int]]) -> list[list[int]]:
+        """The layouts of all inputs to try, in order. read: packed constants that there are."""
         names = [n.strip("?*") for n in node.op.inputs]
         plain = [PLAIN] * len(node.inputs)
         tried = []
@@ -154,8 +193,10 @@ class NativeBackend(Backend):
             for i, value in enumerate(node.inputs):
                 if value is None or value.node.op.name != "constant":
                     continue
-                constant = names[min(i, len(names) - 1)] in node.op.constants
-                if constant and value.spec.rank in (2, 3):
+                name = names[min(i, len(names) - 1)]
+                if name in node.op.looked_up and (value.node.name, layout) not in read:
+                    continue
+                if name in node.op.constants and value.spec.rank in (2, 3):
                     kind = type_id(value.dtype)
                     if self.module.packed_bytes(kind, layout, *value.shape[-2:]):
                         packed[i] = layout

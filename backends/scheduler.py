@@ -117,9 +117,9 @@ class SplitPools(Pools):
         """What the state's own pools give."""
         return self._of(name).array(name)
 
-    def read(self, name: str, at: Index) -> np.ndarray:
+    def read(self, name: str, at: Index, out: np.ndarray | None = None) -> np.ndarray:
         """A copy, in host memory, of a part of a state."""
-        return self._of(name).read(name, at)
+        return self._of(name).read(name, at, out)
 
     def write(self, name: str, at: Index, values: np.ndarray | int) -> None:
         """Set a part of a state."""
@@ -139,6 +139,10 @@ class SplitPools(Pools):
     def put_back(self, name: str, at: Index, kept: Any) -> None:
         """Set a part of a state to one that was kept."""
         self._of(name).put_back(name, at, kept)
+
+    def to_host(self, name: str, kept: Any) -> Any:
+        """What was kept of a state, in host memory."""
+        return self._of(name).to_host(name, kept)
 
     def raw(self, name: str) -> np.ndarray:
         """A copy of a state's bytes."""

@@ -10,7 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..backends.cpu import CpuBackend
+
 READ_BYTES = 384 << 20
+MOST_READ = 2 << 30  # far more than caches hold
 
 
 @dataclass(frozen=True)
@@ -53,21 +56,9 @@ def repeat(
 
 
 def read_bandwidth(threads: int, nbytes: int = READ_BYTES, repetitions: int = 5) -> float:
-    """Bytes per second that `threads` threads read from memory: the fastest of several sweeps
-    over nbytes, which should be far more than the caches hold.
-
-    Each thread takes the maximum of its share, which numpy does in wide loads without the
-    interpreter's lock."""
-    array = np.ones(nbytes // 4, np.float32)
-    shares = np.array_split(array, threads)
-    with ThreadPoolExecutor(threads) as pool:
-        times = repeat(lambda: _sweep(pool, shares), repetitions)
-    return array.nbytes / min(times.seconds)
-
-
-def _sweep(pool: ThreadPoolExecutor, shares: Sequence[np.ndarray]) -> None:
-    for _ in pool.map(np.maximum.reduce, shares):
-        pass
+    """Bytes per second that `threads` threads read of nbytes, or of MOST_READ bytes where that is
+    less: the fastest of several sweeps. Of what fits into caches, that is their speed."""
+    return CpuBackend(threads).read_rate(min(nbytes, MOST_READ), repetitions)
 
 
 def copy_bandwidth(threads: int, nbytes: int = READ_BYTES, repetitions: int = 5) -> float:

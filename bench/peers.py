@@ -1,115 +1,89 @@
-"""ik_llama.cpp on the same file, measured in a process of its own.
+"""Other engines on the same file, each measured in a process of its own.
 
-`python -m riverrun.bench.peers FILE N_CTX THREADS` answers each line {"test", "n", "repetitions"}
-on standard input with a row of results. A process apart keeps the peer's threads, log and aborts
-away from riverrun."""
+`python -m riverrun.bench.peers NAME FILE N_CTX THREADS` is such a process (`apart.answer`)."""
 
 from __future__ import annotations
 
 import importlib.util
-import json
-import subprocess
 import sys
-import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from ..graph.errors import BackendError
+from .apart import Apart, Row, answer
 from .measure import repeat
 from .throughput import PROMPT, Workload, token_ids
 
-NAME = "ik_llama.cpp"
-PACKAGE = "ik_llama_cpp"
+# What each peer is imported as; pip's name for it has "-python" behind it.
+PACKAGES = {"ik_llama.cpp": "ik_llama_cpp", "llama.cpp": "llama_cpp"}
 _BATCH = 512
-_READY = "ready"
 
 
-class Peer:
-    """The peer's process. Raises BackendError when it is not installed or cannot run the file."""
+def installed() -> tuple[str, ...]:
+    """The names of the peers that are here."""
+    return tuple(n for n, package in PACKAGES.items() if importlib.util.find_spec(package))
 
-    def __init__(self, path: Path, n_ctx: int, threads: int) -> None:
-        if importlib.util.find_spec(PACKAGE) is None:
+
+def read_peers(text: str) -> tuple[str, ...]:
+    """The peers of "NAME,NAME...". Raises ValueError for what is none, and for one twice."""
+    names = tuple(text.split(","))
+    for name in names:
+        if name not in PACKAGES:
+            raise ValueError(f"expected peers of {', '.join(PACKAGES)}, got {name!r}")
+    if len(set(names)) < len(names):
+        raise ValueError(f"expected each peer once, got {text!r}")
+    return names
+
+
+def check_installed(names: Sequence[str]) -> None:
+    """Raise BackendError where one of these is not installed, or there are none."""
+    here = installed()
+    for name in names or PACKAGES:
+        if name not in here and (names or not here):
+            package = PACKAGES[name].replace("_", "-")
             raise BackendError(
-                f"the peer {NAME} is not installed; pip install 'riverrun[bench]', or leave out "
-                "--peer"
+                f"the peer {name} is not installed; pip install {package}-python, or leave it out"
             )
-        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
-        command = [sys.executable, "-m", __name__, str(path), str(n_ctx), str(threads)]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True
-        )
-        try:
-            self._answer()
-        except BaseException:
-            self.close()
-            raise
-
-    def measure(self, test: Workload, repetitions: int) -> dict[str, Any]:
-        """A row of results like those of `throughput.Bench.measure`."""
-        assert self._process.stdin is not None
-        request = {"test": test.name, "n": test.n, "repetitions": repetitions}
-        try:
-            print(json.dumps(request), file=self._process.stdin, flush=True)
-        except BrokenPipeError:
-            raise self._failure() from None
-        return self._answer()
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.kill()
-        self._process.communicate()
-        self._log.close()
-
-    def __enter__(self) -> Peer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _answer(self) -> Any:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise self._failure()
-        return json.loads(line)
-
-    def _failure(self) -> BackendError:
-        self._process.wait()
-        self._log.seek(0)
-        log = self._log.read().decode("utf-8", "replace").splitlines()
-        # Its own last line on the fault says more than the exception of the bindings after it.
-        lines = [line.strip() for line in log if line.strip()] or ["no message"]
-        last = [line for line in lines if "error" in line and "Error" not in line] or lines
-        return BackendError(
-            f"the peer {NAME} failed with code {self._process.returncode}: {last[-1]}"
-        )
 
 
-class _IkLlama:
-    """One context of ik_llama.cpp through its low-level Python bindings."""
+def open_peer(name: str, path: Path, n_ctx: int, threads: int) -> Apart:
+    """A peer's process. Raises BackendError when it cannot run the file."""
+    return Apart(f"the peer {name}", __name__, (name, str(path), str(n_ctx), str(threads)))
+
+
+class _Llama(ABC):
+    """One context of an engine that has llama.cpp's C interface, through low-level bindings."""
+
+    api: Any
+    context: Any
+    n_vocab: int
 
     def __init__(self, path: str, n_ctx: int, threads: int) -> None:
-        from ik_llama_cpp import _ctypes_api as api
-        from ik_llama_cpp._internals import IkModel
-
-        self._api: ModuleType = api
-        self._model = IkModel(path)
-        self.n_vocab: int = self._model.n_vocab
-        params = api.llama_context_default_params()
+        model = self.load(path)
+        params = self.api.llama_context_default_params()
         params.n_ctx, params.n_batch, params.n_ubatch = n_ctx, _BATCH, _BATCH
         params.n_threads = params.n_threads_batch = threads
-        params.flash_attn = True
-        self._context = api.llama_init_from_model(self._model.model, params)
-        if not self._context:
+        self.use_flash_attention(params)
+        self.context = self.api.llama_init_from_model(model, params)
+        if not self.context:
             raise RuntimeError("no context")
-        self._batch = api.llama_batch_init(_BATCH, 0, 1)
+        self._batch = self.api.llama_batch_init(_BATCH, 0, 1)
 
+    @abstractmethod
+    def load(self, path: str) -> Any:
+        """The model; sets api and n_vocab."""
+
+    @abstractmethod
+    def use_flash_attention(self, params: Any) -> None:
+        """Ask for it."""
+
+    @abstractmethod
     def clear(self) -> None:
-        self._api.llama_kv_cache_clear(self._context)
+        """Forget the sequence."""
 
     def evaluate(self, tokens: Sequence[int], first: int, all_logits: bool) -> np.ndarray:
         """Evaluate up to 512 tokens from position `first`; logits of the last, f32 [n_vocab]."""
@@ -119,20 +93,65 @@ class _IkLlama:
             batch.token[i], batch.pos[i] = token, first + i
             batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
             batch.logits[i] = all_logits or i == last
-        code = self._api.llama_decode(self._context, batch)
+        code = self.api.llama_decode(self.context, batch)
         if code:
             raise RuntimeError(f"llama_decode of {len(tokens)} tokens returned {code}")
-        row = self._api.llama_get_logits_ith(self._context, last)
+        row = self.api.llama_get_logits_ith(self.context, last)
         return np.ctypeslib.as_array(row, (self.n_vocab,))
 
     def prefill(self, tokens: Sequence[int]) -> np.ndarray:
+        """Evaluate tokens in batches of 512; logits of the last."""
         logits = np.empty(0, np.float32)
         for first in range(0, len(tokens), _BATCH):
             logits = self.evaluate(tokens[first : first + _BATCH], first, False)
         return logits
 
+    def measure(self, test: Workload, repetitions: int) -> Row:
+        """A row of results."""
+        return (_decode if test.name == "decode" else _pass)(self, test, repetitions)
 
-def _pass(peer: _IkLlama, test: Workload, repetitions: int) -> dict[str, float]:
+
+class _IkLlama(_Llama):
+    def load(self, path: str) -> Any:
+        from ik_llama_cpp import _ctypes_api as api
+        from ik_llama_cpp._internals import IkModel
+
+        self.api, self._model = api, IkModel(path)
+        self.n_vocab = self._model.n_vocab
+        return self._model.model
+
+    def use_flash_attention(self, params: Any) -> None:
+        params.flash_attn = True
+
+    def clear(self) -> None:
+        self.api.llama_kv_cache_clear(self.context)
+
+
+class _LlamaCpp(_Llama):
+    def load(self, path: str) -> Any:
+        import llama_cpp as api
+
+        self.api = api
+        api.llama_backend_init()
+        params = api.llama_model_default_params()
+        params.n_gpu_layers = 0
+        model = api.llama_model_load_from_file(path.encode(), params)
+        if not model:
+            raise RuntimeError(f"{path} was not loaded")
+        self.n_vocab = api.llama_vocab_n_tokens(api.llama_model_get_vocab(model))
+        return model
+
+    def use_flash_attention(self, params: Any) -> None:
+        params.flash_attn_type = self.api.LLAMA_FLASH_ATTN_TYPE_ENABLED
+
+    def clear(self) -> None:
+        self.api.llama_memory_clear(self.api.llama_get_memory(self.context), True)
+
+
+_ENGINES: dict[str, type[_Llama]] = {"ik_llama.cpp": _IkLlama, "llama.cpp": _LlamaCpp}
+
+
+def _pass(peer: _Llama, test: Workload, repetitions: int) -> Row:
     tokens = token_ids(peer.n_vocab, test.n)
 
     def run() -> None:
@@ -145,7 +164,7 @@ def _pass(peer: _IkLlama, test: Workload, repetitions: int) -> dict[str, float]:
     return {**times.rates(test.n), "ms_median": 1e3 * times.median}
 
 
-def _decode(peer: _IkLlama, test: Workload, repetitions: int) -> dict[str, float]:
+def _decode(peer: _Llama, test: Workload, repetitions: int) -> Row:
     token = 0
 
     def prompt() -> None:
@@ -162,15 +181,14 @@ def _decode(peer: _IkLlama, test: Workload, repetitions: int) -> dict[str, float
     return {**times.rates(test.n), "ms_median": 1e3 * times.median / test.n}
 
 
-def _serve(path: str, n_ctx: str, threads: str) -> None:
-    peer = _IkLlama(path, int(n_ctx), int(threads))
-    print(json.dumps(_READY), flush=True)
-    for line in sys.stdin:
-        request = json.loads(line)
-        test = Workload(request["test"], request["n"])
-        run = _decode if test.name == "decode" else _pass
-        print(json.dumps(run(peer, test, request["repetitions"])), flush=True)
+def main(arguments: Sequence[str]) -> None:
+    """A peer's process."""
+    name, path, n_ctx, threads = arguments
+    peer = _ENGINES[name](path, int(n_ctx), int(threads))
+    # What cannot run at all is told before anything is measured.
+    peer.evaluate((0,), 0, True)
+    answer(name, peer.measure)
 
 
 if __name__ == "__main__":
-    _serve(*sys.argv[1:])
+    main(sys.argv[1:])

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from ..backends import Backend
 from ..backends.cpu import instruction_sets
 from ..engine import Model
+from ..graph.errors import BackendError
+from .apart import Apart, Row
+from .levels import open_level
 from .measure import read_bandwidth
-from .peers import NAME, Peer
+from .peers import open_peer
 from .throughput import Bench, Workload
 
 Report = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What is measured beside a model, each in a process of its own. peers: engines by name;
+    whatever: leave out peers that do not run the file, as long as one does."""
+
+    peers: Sequence[str] = ()
+    whatever: bool = False
+    tell: Callable[[str], None] = lambda text: None
 
 
 def run_report(
@@ -23,28 +39,26 @@ def run_report(
     tests: Sequence[Workload],
     repetitions: int,
     n_ctx: int | None = None,
-    with_peer: bool = False,
+    beside: Beside = Beside(),
     progress: Callable[[Workload], None] = lambda test: None,
 ) -> Report:
-    """Measure all tests, each right before the peer's same test.
+    """Measure all tests, each right before the peers' same test.
 
-    Rows of "results" are those of `Bench.measure`; with a peer each has the peer's row under
-    "peer" and "ratio", our rate over the peer's. "memory": the read bandwidth of all threads, or
-    what copies on a card move, and what decoding reads and reaches of it. Raises RequestError for
-    a context that is too small, BackendError for a peer that does not run."""
+    Rows of "results" are those of `Bench.measure`; with peers each has their rows under "peers",
+    by name, with "ratio", our rate over theirs; those of the first one are "peer" and "ratio" as
+    well. "memory": the rate at which all threads read as many bytes, or what copies on a card move,
+    and what decoding reads and reaches of it. Raises RequestError for a context that is too small,
+    BackendError for a peer that does not run."""
     context = n_ctx or max(test.context for test in tests)
     threads = model.backend.threads or 1
-    opened = Peer(model.source.path, context, threads) if with_peer else nullcontext()
-    with opened as peer:
+    with ExitStack() as opened:
+        peers = _open_peers(opened, beside, model.source.path, context, threads)
         bench = Bench(model, context)
         results = []
         for test in tests:
             progress(test)
             row = bench.measure(test, repetitions)
-            if peer:
-                row["peer"] = peer.measure(test, repetitions)
-                row["ratio"] = row["t_s_median"] / row["peer"]["t_s_median"]
-            results.append(row)
+            results.append(row | _others(row, peers, test, repetitions))
     return {
         "model": model.name,
         "device": model.device,
@@ -53,15 +67,89 @@ def run_report(
         "on_host": model.backend.on_host,
         "n_ctx": context,
         "repetitions": repetitions,
-        "peer": NAME if with_peer else None,
+        "peer": next(iter(peers), None),
+        "peers": list(peers),
         "results": results,
-        "memory": _memory(
-            bench.weight_bytes(), model.backend.copy_rate() or read_bandwidth(threads), results
-        ),
+        "memory": _memory(bench.weight_bytes(), model.backend, results),
     }
 
 
-def _memory(weight_bytes: int, limit: float, results: list[dict[str, Any]]) -> dict[str, Any]:
+def run_levels(
+    path: Path,
+    levels: Sequence[str],
+    threads: int,
+    tests: Sequence[Workload],
+    repetitions: int,
+    n_ctx: int | None = None,
+    beside: Beside = Beside(),
+    load: str = "map",
+    progress: Callable[[Workload], None] = lambda test: None,
+) -> Report:
+    """Measure all tests at each instruction-set level of the processor, in turn, and then peers'.
+
+    Rows of "results" have "test", "n", "kind" and the rows of levels under "levels", by name, each
+    with "ratio", its rate over the first one's; peers as in `run_report`, their ratios those of the
+    first level. Raises BackendError for a level or a peer that does not run."""
+    context = n_ctx or max(test.context for test in tests)
+    with ExitStack() as opened:
+        running = {
+            level: opened.enter_context(open_level(level, path, context, threads, load))
+            for level in levels
+        }
+        peers = _open_peers(opened, beside, path, context, threads)
+        results = []
+        for test in tests:
+            progress(test)
+            rows = {level: one.measure(test, repetitions) for level, one in running.items()}
+            first = rows[levels[0]]
+            for row in rows.values():
+                row["ratio"] = row["t_s_median"] / first["t_s_median"]
+            head = {"test": test.name, "n": test.n, "kind": test.kind, "levels": rows}
+            results.append(head | _others(first, peers, test, repetitions))
+    return {
+        "model": path.name,
+        "device": "cpu",
+        "threads": threads,
+        "isa": list(levels),
+        "n_ctx": context,
+        "repetitions": repetitions,
+        "peer": next(iter(peers), None),
+        "peers": list(peers),
+        "results": results,
+    }
+
+
+def _open_peers(
+    opened: ExitStack, beside: Beside, path: Path, n_ctx: int, threads: int
+) -> dict[str, Apart]:
+    peers, failed = {}, []
+    for name in beside.peers:
+        try:
+            peers[name] = opened.enter_context(open_peer(name, path, n_ctx, threads))
+        except BackendError as error:
+            failed.append(error)
+    if failed and not (beside.whatever and peers):
+        raise failed[0]
+    for why in failed:
+        beside.tell(f"left out: {why}")
+    return peers
+
+
+def _others(
+    ours: Row, peers: Mapping[str, Apart], test: Workload, repetitions: int
+) -> dict[str, Any]:
+    """What peers add to a row."""
+    rows = {name: peer.measure(test, repetitions) for name, peer in peers.items()}
+    if not rows:
+        return {}
+    for row in rows.values():
+        row["ratio"] = ours["t_s_median"] / row["t_s_median"]
+    first = next(iter(rows.values()))
+    return {"peers": rows, "peer": first, "ratio": first["ratio"]}
+
+
+def _memory(weight_bytes: int, backend: Backend, results: list[dict[str, Any]]) -> dict[str, Any]:
+    limit = backend.copy_rate() or read_bandwidth(backend.threads or 1, weight_bytes)
     memory: dict[str, Any] = {"read_gb_s": limit / 1e9, "weight_bytes_per_token": weight_bytes}
     for row in results:
         if row["test"] == "decode":
@@ -73,14 +161,20 @@ def _memory(weight_bytes: int, limit: float, results: list[dict[str, Any]]) -> d
 
 def print_report(report: Report, console: Console) -> None:
     """The report as a compact table."""
-    isa = f", {report['isa']}" if report["isa"] else ""
+    levels = isinstance(report["isa"], list)
+    isa = f", {report['isa']}" if report["isa"] and not levels else ""
     console.print(
         f"{report['model']} on {report['device']}{isa}, threads {report['threads']}, "
         f"median of {report['repetitions']}",
         markup=False,
         highlight=False,
     )
-    console.print(_table(report))
+    console.print(_table(report, _of_level if levels else _of_model))
+    if not levels:
+        console.print("\n".join(_below(report)), markup=False, highlight=False)
+
+
+def _below(report: Report) -> list[str]:
     memory = report["memory"]
     how = "read with these threads" if report["on_host"] else "moved by copies on the card"
     lines = [f"memory: {memory['read_gb_s']:.1f} GB/s {how}"]
@@ -92,22 +186,39 @@ def print_report(report: Report, console: Console) -> None:
     for row in report["results"]:
         if "decode_overhead_us" in row:
             lines.append(f"outside the plan {row['decode_overhead_us']:.0f} us a token")
-    console.print("\n".join(lines), markup=False, highlight=False)
+    return lines
 
 
-def _table(report: Report) -> Table:
+def _of_model(row: Row) -> dict[str, str]:
+    """The figures of a row by their column."""
+    names = {"t/s": "t_s_median", "min": "t_s_min", "max": "t_s_max", "ms": "ms_median"}
+    return {column: _figures(row[name]) for column, name in names.items()}
+
+
+def _of_level(row: Row) -> dict[str, str]:
+    shown: dict[str, str] = {}
+    for level, one in row["levels"].items():
+        ratio = f" ({one['ratio']:.2f})" if len(shown) else ""
+        shown[f"{level} t/s"] = f"{_figures(one['t_s_median'])}{ratio}"
+    return shown
+
+
+def _table(report: Report, figures: Callable[[Row], dict[str, str]]) -> Table:
     table = Table(box=None, pad_edge=False)
     for name in ("test", "kind"):
         table.add_column(name)
-    numbers = ["t/s", "min", "max", "ms"] + ([report["peer"], "ratio"] if report["peer"] else [])
-    for name in numbers:
+    rows = [figures(row) for row in report["results"]]
+    for name in rows[0]:
         table.add_column(name, justify="right")
-    for row in report["results"]:
-        cells = [row["t_s_median"], row["t_s_min"], row["t_s_max"], row["ms_median"]]
-        shown = [_figures(value) for value in cells]
-        if report["peer"]:
-            shown += [_figures(row["peer"]["t_s_median"]), f"{row['ratio']:.2f}"]
-        table.add_row(f"{row['test']} {row['n']}", row["kind"], *shown)
+    for peer in report["peers"]:
+        table.add_column(peer, justify="right")
+        table.add_column("ratio", justify="right")
+    for row, shown in zip(report["results"], rows, strict=True):
+        others = []
+        for peer in report["peers"]:
+            one = row["peers"][peer]
+            others += [_figures(one["t_s_median"]), f"{one['ratio']:.2f}"]
+        table.add_row(f"{row['test']} {row['n']}", row["kind"], *shown.values(), *others)
     return table
 
 

@@ -95,10 +95,12 @@ class TimedSpeculator(Speculator):
         self._last = this
         return super().propose(entries, company)
 
-    def note_rest(self, seqs: Sequence[int], company: int, seconds: float, whole_s: float) -> None:
+    def note_rest(
+        self, seqs: Sequence[int], company: int, times: tuple[float, float] | None
+    ) -> None:
         """A round without drafts, which has no times of its own."""
         self._last = None
-        super().note_rest(seqs, company, seconds, whole_s)
+        super().note_rest(seqs, company, times)
 
     def withdraw(self, company: int) -> None:
         """The round that was begun has no drafts either."""

@@ -5,8 +5,8 @@ On a device that runs by itself a pass is started before the one in front of it 
 device never waits for the host. A token that turns out to be one too many, since its text ended,
 was cancelled or filled its context, is forgotten again: the memory must be able to go back by one
 committed token without running others again (snapshots and replay with n_rs_seq of 1 or more, and
-attention alone). Requests with drafters come here, between rounds with drafts, where passes do not
-overlap."""
+attention alone). Requests with drafters come here between rounds with drafts; a pass of theirs is
+started early where the round after this one is sure to have no drafts, either."""
 
 from __future__ import annotations
 
@@ -42,6 +42,8 @@ class Ahead:
         # Requests whose newest token is on the device, while they have so many.
         self._handed_on: dict[Request, int] = {}
         self._pass_s = 0.0  # of the last pass, where passes do not overlap
+        # When the pass before the one under way was over, if nothing else ran since.
+        self._since: float | None = None
         # A split model has no place for the state that tokens are handed on in.
         self._able = not isinstance(sequences.model.backend, SplitBackend)
         # Whether a pass may be started while another runs.
@@ -51,7 +53,7 @@ class Ahead:
         """Compile what a request alone will run; whether its device can choose for it at all."""
         if request.draw is None or self.sequences.plan.options.program != "trunk":
             return False
-        if not self._able or (self.overlaps and request.drafting is not None):
+        if not self._able:
             return False
         try:
             self._plan([request])
@@ -96,28 +98,44 @@ class Ahead:
             self._go_back(request, failed)
         self._flying.clear()
 
+    def without(self, requests: Sequence[Request]) -> list[Request]:
+        """Requests that others make a pass for: what is under way of theirs is over then; those of
+        them that it did not end."""
+        if requests:
+            self.disturb()
+        if any(r in flight.requests for flight in self._flying for r in requests):
+            self.drain()
+        return [r for r in requests if not r.ending]
+
+    def disturb(self) -> None:
+        """Another pass runs: how long the one under way takes is not known."""
+        self._since = None
+
     def leave(self, request: Request) -> None:
         """A request gives up its sequence, while no pass is under way."""
         self._handed_on.pop(request, None)
 
     def _run(self, requests: Sequence[Request], joining: bool) -> None:
-        began, flying = time.perf_counter(), self._flying
+        flying = self._flying
         if flying and any(r not in flying[-1].requests for r in requests):
             self._finish_all()  # one that joins has its newest token with the host
+        # One under way follows the pass before without a pause.
+        began = self._since if flying else time.perf_counter()
         if not flying:
             going = [r for r in requests if not (r.ending or r.cancelled)]
             if not going:
                 return
             self._enter(going)
             self._start(going)
-        if self.overlaps and not joining:
+        if self.overlaps and not joining and _rest_on(flying[-1].requests):
             going = [r for r in flying[-1].requests if self._has_room(r)]
             if going:
                 self._start(going)
         self._finish()
         if any(r.ending or r.cancelled for r in requests):
             self._finish_all()
-        self._note_rest(requests, time.perf_counter() - began)
+        self._since = time.perf_counter()
+        self._note_rest(requests, None if began is None else self._since - began)
 
     def _run_alone(self, request: Request) -> None:
         """One pass of a request, from start to end."""
@@ -206,16 +224,19 @@ class Ahead:
                 request.chooser.accept(token)
             request.take(token)
             if request.drafting is not None:
-                held = self.sequences.last_token(request.seq)
+                held = self.sequences.last_token(request.seq, int(more))
                 request.drafting.watch(request.seq, (held,), hidden)
         except Exception as error:
             request.fail(error)
         request.changing = False
 
-    def _note_rest(self, requests: Sequence[Request], seconds: float) -> None:
+    def _note_rest(self, requests: Sequence[Request], seconds: float | None) -> None:
         """Tell drafters of a round without them, which took so long."""
         for drafting, group in by_drafting(requests):
-            drafting.note_rest([r.seq for r in group], len(requests), self._pass_s, seconds)
+            took = (
+                None if seconds is None else (seconds if self.overlaps else self._pass_s, seconds)
+            )
+            drafting.note_rest([r.seq for r in group], len(requests), took)
 
     def _go_back(self, request: Request, failed: bool = False) -> None:
         """Forget what was evaluated beyond the tokens that a request has taken. failed: what its
@@ -254,3 +275,8 @@ class Ahead:
             sequences.pools.add({NEXT_TOKEN: plan.states[NEXT_TOKEN]})
         bound = sequences.runner.bind(shape, "step", "ahead")
         return PickingPlan(bound, sequences.storage.step(bound))
+
+
+def _rest_on(requests: Sequence[Request]) -> bool:
+    """Whether the next round is sure to have no drafts for these."""
+    return all(drafting.sure_rests > 0 for drafting, _ in by_drafting(requests))

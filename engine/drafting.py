@@ -58,9 +58,16 @@ class Drafting(Protocol):
         """Begins a round of `company` sequences: whether no drafter would be asked in it, so that a
         device may choose. Then `watch` for each sequence and `note_rest` follow, else `propose`."""
 
-    def note_rest(self, seqs: Sequence[int], company: int, seconds: float, whole_s: float) -> None:
+    @property
+    def sure_rests(self) -> int:
+        """How many rounds behind the one in progress, while as many sequences are in them, are sure
+        to be of that kind: their passes may be started before this one's is read."""
+
+    def note_rest(
+        self, seqs: Sequence[int], company: int, times: tuple[float, float] | None
+    ) -> None:
         """A round without drafts is over, of these sequences: seconds of its pass of `company`
-        tokens, and of all of it."""
+        tokens, and of all of it; None where other passes ran meanwhile."""
 
     def propose(self, entries: Sequence[Entry], company: int) -> Sequence[Any]:
         """A Proposal for each entry; the pass will have `company` sequences in all."""

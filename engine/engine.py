@@ -266,7 +266,8 @@ class Engine:
         going = self._pausing.fit({r: tokens for r in requests if not r.ending})
         resting = self._rounds.resting(going)
         on_device = [r for r in going if r in resting or (r.on_device and r.drafting is None)]
-        on_device += self._rounds.run([r for r in going if r not in on_device])
+        others = self._ahead.without([r for r in going if r not in on_device])
+        on_device += self._rounds.run(others)
         if on_device:
             self._ahead.run(on_device, self._roster.joining)
         for request in requests:

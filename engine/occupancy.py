@@ -13,7 +13,7 @@ class Occupancy(NamedTuple):
     """sequences, active: sequences in all, and those that requests have; queued: requests that
     wait; pages, pages_free: pages of attention memory in all, and those that nobody has or only
     texts that nobody is at work on; state_bytes: of states kept along prompts; tokens_cached: of
-    texts that nobody is at work on."""
+    texts that nobody is at work on; host_bytes: of texts in host memory."""
 
     sequences: int
     active: int
@@ -22,6 +22,7 @@ class Occupancy(NamedTuple):
     pages_free: int
     state_bytes: int
     tokens_cached: int
+    host_bytes: int
 
 
 def occupancy(sequences: Sequences, parked: Parked, idle: Sequence[int], queued: int) -> Occupancy:
@@ -36,4 +37,5 @@ def occupancy(sequences: Sequences, parked: Parked, idle: Sequence[int], queued:
         pages_free=free,
         state_bytes=storage.prompt_states.nbytes,
         tokens_cached=parked.n_tokens + sum(storage.memory.length(seq) for seq in idle),
+        host_bytes=parked.host.nbytes,
     )

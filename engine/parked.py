@@ -1,9 +1,9 @@
 """Texts that have left their sequences, and where a prompt goes on: from what any sequence holds,
-at work or not, or from a parked text.
+at work or not, from a parked text, or from one in host memory.
 
 A parked text has no sequence: its attention pages have an owner more, its states along the prompt
 are those that were kept. Pages and states that others need are taken from the text that was used
-longest ago."""
+longest ago, which goes to host memory as far as there is some for that."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from .host_texts import Found, HostTexts
 from .items import common_length
 from .memory.pages import MOST_PARKED
 from .prompt_states import SHORT
@@ -43,6 +44,8 @@ class Parked:
         self.sequences = sequences
         self.texts: list[Text] = []
         self._able = sequences.memory.shares
+        limit = sequences.plan.options.host_cache_bytes if self._able else 0
+        self.host = HostTexts(sequences.storage, limit)
 
     @property
     def places(self) -> list[int]:
@@ -73,25 +76,56 @@ class Parked:
                 best = max(best, Source(reachable(at, common), common, at))
         return best
 
+    def from_host(self, prompt: Sequence[int], more_than: int) -> bool:
+        """Whether a text in host memory has more of a prompt; room that is made for the prompt does
+        not take it away."""
+        found = self.host.find(prompt)
+        if found.text is None or found.kept <= more_than:
+            return False
+        self.host.use(found.text)
+        return True
+
     def open(self, prompt: Sequence[int], seq: int) -> Reuse:
         """Let a free sequence go on from what there is of a prompt; its own text is parked where
         that would be lost."""
         if self.sequences.is_lost(seq):
             self.sequences.clear(seq)
         mine, other = self.in_place(seq, prompt), self.elsewhere(seq, prompt)
-        if mine.kept >= other.kept:
+        if mine.kept >= max(other.kept, self.host.find(prompt).kept):
             if self._worth(seq, self._useful(seq), mine.kept):
                 self.park(seq)
             return self.sequences.go_back(prompt, seq)
         if self._worth(seq, self._useful(seq), 0):
             self.park(seq)
         self.sequences.clear(seq)
-        other = self.elsewhere(seq, prompt)
+        other, far = self.elsewhere(seq, prompt), self.host.find(prompt)
+        if far.kept > other.kept and self._recall(far, seq):
+            return Reuse(far.kept, self._why_less(far))
         if not other.kept:
             return Reuse(0, "")
         found = self.sequences.adopt(other.at, seq, prompt[: other.common])
         self._use(other)
         return found
+
+    def _recall(self, far: Found, seq: int) -> bool:
+        """Bring a text in host memory into an empty sequence, on pages of parked ones where none
+        else are free; whether there were enough."""
+        text, start = far.text, far.kept
+        assert text is not None
+        state, memory = text.states.get(start, {}), self.sequences.memory
+        self.host.use(text)
+        while not memory.can_recall(start, state):
+            if not self.drop():
+                return False
+        self.sequences.recall(seq, text.tokens[:start], text.pages, state)
+        return True
+
+    def _why_less(self, far: Found) -> str:
+        if far.kept == far.common or far.text is None:
+            return ""
+        at = ", ".join(map(str, sorted(far.text.states)))
+        why = f"in host memory are states at {at}" if at else "prompts go on at the grid"
+        return f"{far.kept} of {far.common} common tokens are reused: {why}"
 
     def empty(self, seq: int) -> None:
         """Clear a free sequence; its text is parked."""
@@ -102,12 +136,13 @@ class Parked:
     def park(self, seq: int) -> None:
         """Keep what a free sequence holds in a place behind the sequences."""
         sequences = self.sequences
+        sequences.storage.remember(seq)
         tokens = sequences.tokens(seq)[: sequences.evaluated(seq)]
         # What differs from it only behind its last state adds nothing to it.
         for text in [t for t in self.texts if self._adds_little(t, tokens)]:
             self.forget(text)
         if len(self.texts) == MOST_PARKED:
-            self.forget(self.texts[-1])
+            self.drop()
         taken = self.places
         first = sequences.n_seqs
         place = next(p for p in range(first, first + MOST_PARKED) if p not in taken)
@@ -116,11 +151,19 @@ class Parked:
         self._order([Text(place, tokens), *self.texts])
 
     def drop(self, but: Collection[int] = ()) -> bool:
-        """Forget the text used longest ago, none in these places; whether there was any."""
+        """Give up the text used longest ago, none in these places; whether there was any."""
         text = next((t for t in reversed(self.texts) if t.place not in but), None)
         if text is not None:
+            self.host.put(text.place, text.tokens)
             self.forget(text)
         return text is not None
+
+    def to_host(self, seq: int) -> None:
+        """Copy the text of a sequence whose pages are needed to host memory."""
+        sequences = self.sequences
+        if self.host.limit and not sequences.is_lost(seq) and not sequences.memory.pending(seq):
+            sequences.storage.remember(seq)
+            self.host.put(seq, sequences.tokens(seq)[: sequences.evaluated(seq)])
 
     def forget(self, text: Text) -> None:
         """Give back what a text holds."""
@@ -162,8 +205,12 @@ class Parked:
     def _useful(self, at: int, length: int | None = None) -> int:
         """Up to where a text can be gone on from."""
         sequences = self.sequences
+        if length is None and (
+            sequences.memory.reach is None or sequences.storage.can_remember(at)
+        ):
+            return sequences.evaluated(at)
         if sequences.memory.reach is None:
-            return sequences.evaluated(at) if length is None else length
+            return length or 0
         return max(sequences.storage.prompt_states.positions(at), default=0)
 
     def _worth(self, seq: int, useful: int, kept: int) -> bool:

@@ -2,8 +2,9 @@
 
 A pass that finds no page free first takes those of texts that nobody is at work on, then does with
 shorter drafts, and then pauses the youngest request: its sequence is emptied, and it goes to the
-queue's front, to be evaluated again from its prompt and the tokens so far. So the oldest request
-always goes on, and nobody fails for want of pages but one that does not fit alone."""
+queue's front, to be evaluated again from its prompt and the tokens so far, but for what host
+memory keeps of the prompt. So the oldest request always goes on, and nobody fails for want of pages
+but one that does not fit alone."""
 
 from __future__ import annotations
 
@@ -114,6 +115,8 @@ class Pausing:
         here = [parked.in_place(seq, request.prompt) for seq in free]
         best = max(here, key=lambda source: source.kept)
         other = parked.elsewhere(best.at, request.prompt)
+        if parked.from_host(request.prompt, max(best.kept, other.kept)):
+            return free[0], Source()  # on pages of its own
         return (best.at, best) if best.kept >= other.kept else (free[0], other)
 
     def make_room(self, lengths: Mapping[int, int]) -> None:
@@ -143,6 +146,7 @@ class Pausing:
             return True
         for seq in self._roster.free:
             if seq not in but and self.sequences.holds(seq):
+                self._parked.to_host(seq)
                 self.sequences.clear(seq)
                 return True
         return False
@@ -161,6 +165,7 @@ class Pausing:
         """Until `changing` is over, an exception leaves a request that is lost, and no other."""
         request.changing = True
         self._queue.appendleft(request)
+        self._parked.to_host(request.seq)
         self._roster.pause(request)
         self._ahead.leave(request)
         request.changing = False

@@ -30,7 +30,7 @@ class PromptStates:
     def nbytes(self) -> int:
         """Bytes of all kept states."""
         every = {id(state): state for kept in self._kept for state in kept.values()}
-        return sum(map(_bytes, every.values()))
+        return sum(map(bytes_of, every.values()))
 
     def share(self, src: int, dst: int, end: int) -> None:
         """What src has up to `end` tokens is dst's, too, in place of what that had."""
@@ -61,7 +61,7 @@ class PromptStates:
 
     def add(self, seq: int, position: int, state: KeptParts) -> None:
         """Keep a state where there is room, or room can be made."""
-        if self.make_room(seq, position, _bytes(state)):
+        if self.make_room(seq, position, bytes_of(state)):
             self._kept[seq][position] = state
 
     def before(self, seq: int, position: int) -> Iterator[tuple[int, KeptParts]]:
@@ -128,5 +128,6 @@ def planned(end: int, room: int, step: int) -> set[int]:
     return found
 
 
-def _bytes(state: KeptParts) -> int:
+def bytes_of(state: KeptParts) -> int:
+    """Bytes of a kept state."""
     return sum(part.nbytes for parts in state.values() for part in parts)

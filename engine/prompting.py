@@ -77,6 +77,7 @@ class Prompting:
     def run(self, request: Request) -> None:
         """A pass of its prompt, and after the last one its first token."""
         work = self._roster.prompts[request]
+        self._ahead.disturb()
         # Tokens that were chosen before a pause agree with any part of their text.
         request.changing = work.last and not request.tokens
         try:

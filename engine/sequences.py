@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from ..backends.base import KeptParts
 from ..graph.errors import RequestError
 from .bound_step import Part
 from .buckets import sequence_bucket
@@ -139,6 +140,21 @@ class Sequences(Passes):
         self._changing.discard(seq)
         return found
 
+    def recall(
+        self,
+        seq: int,
+        tokens: Sequence[int],
+        pages: Sequence[Mapping[str, np.ndarray]],
+        kept: KeptParts,
+    ) -> None:
+        """Let the empty sequence seq hold these tokens, of which pages and state lie in host
+        memory."""
+        seq = self._usable(seq)
+        self._changing.add(seq)
+        self.storage.recall(seq, len(tokens), pages, kept)
+        self._tokens[seq] = list(tokens)
+        self._changing.discard(seq)
+
     def copy(self, src: int, dst: int) -> None:
         """Let the empty sequence dst go on from what src holds; attention pages are shared until
         one of them writes. Raises RequestError when dst is not empty or tokens are pending."""
@@ -235,9 +251,9 @@ class Sequences(Passes):
             self._tokens[seq].append(token)
         self._changing.difference_update(seqs)
 
-    def last_token(self, seq: int) -> int:
-        """The newest committed token."""
-        return self._tokens[seq][-1]
+    def last_token(self, seq: int, before: int = 0) -> int:
+        """The newest committed token, or one so many before it."""
+        return self._tokens[seq][-1 - before]
 
     def name_last(self, seq: int, token: int) -> None:
         """Say what the last token is that `advance` has evaluated."""

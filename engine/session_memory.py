@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from ..backends import Backend, BoundPlan, Pools
 from ..backends.base import KeptParts
@@ -86,10 +88,14 @@ class SessionMemory:
 
         end: the length of the prompt under evaluation, of which only as many states are kept as
         there is room for; None keeps this one in any case."""
-        memory, length = self.memory, self.memory.length(seq)
+        if self.can_remember(seq, end):
+            self._keep(seq, self.memory.length(seq))
+
+    def can_remember(self, seq: int, end: int | None = None) -> bool:
+        """Whether `remember` keeps a state, where none is kept yet and there is room for one."""
+        memory = self.memory
         due = memory.pending(seq) or memory.rerun(seq) or memory.unsettled(seq)
-        if self.remembers and not due and self._worth_keeping(seq, length, end):
-            self._keep(seq, length)
+        return self.remembers and not due and self._worth_keeping(seq, memory.length(seq), end)
 
     def _keep(self, seq: int, length: int) -> None:
         parts = self.memory.to_keep(seq)
@@ -145,6 +151,19 @@ class SessionMemory:
             return (at, {}) if at and able(src, at, {}) else (0, {})
         found = self.prompt_states.before(src, common)
         return next(((at, state) for at, state in found if able(src, at, state)), (0, {}))
+
+    def to_host(self, state: KeptParts) -> KeptParts:
+        """A kept state in host memory."""
+        return {n: [self.pools.to_host(n, part) for part in parts] for n, parts in state.items()}
+
+    def recall(
+        self, seq: int, start: int, pages: Sequence[Mapping[str, np.ndarray]], kept: KeptParts
+    ) -> None:
+        """Let the empty sequence go on from `start` tokens whose pages and state lie in host
+        memory; the state is kept here, too."""
+        self.memory.recall(seq, start, pages, kept)
+        if self.remembers:
+            self.prompt_states.add(seq, start, kept)
 
     def in_place(self, seq: int, common: int) -> int:
         """How many of the leading `common` tokens `reuse` would keep."""

@@ -30,8 +30,9 @@ class SessionOptions:
     ones, too; program: "trunk", or "mtp" for the block that predicts further tokens; draft_head:
     logits of the draft head's tokens only; cache_bytes: memory for states to which prompts may go
     back, on their device as long as it has room, 0 for none, None for 256 MiB or, if more, two
-    states of each sequence; budget: bytes that rollback=auto may spend, a quarter of it on
-    replay's log."""
+    states of each sequence; host_cache_bytes: host memory for texts whose pages others have taken,
+    from which prompts of an engine go on all the same; budget: bytes that rollback=auto may spend,
+    a quarter of it on replay's log."""
 
     n_ctx: int | None = option(
         None,
@@ -84,6 +85,7 @@ class SessionOptions:
     program: str = "trunk"
     draft_head: bool = False
     cache_bytes: int | None = limited(None, integer(0, MOST_BYTES))
+    host_cache_bytes: int = limited(0, integer(0, MOST_BYTES))
     budget: int = limited(1 << 30, integer(0, MOST_BYTES))
 
     def __post_init__(self) -> None:

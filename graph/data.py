@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,10 +15,14 @@ from .spec import TensorSpec
 
 @dataclass(frozen=True)
 class HostTensor:
-    """raw: a flat uint8 array of spec.nbytes bytes (a view onto a file, or an owned array)."""
+    """raw: a flat uint8 array of spec.nbytes bytes (a view onto a file, or an owned array).
+
+    give_back: takes what was read of a part of raw out of memory; raw stays as it is, and what is
+    read of it next comes from the file. None where raw lies in memory that is no file's."""
 
     spec: TensorSpec
     raw: np.ndarray
+    give_back: Callable[[np.ndarray], None] | None = None
 
     def __post_init__(self) -> None:
         if self.raw.dtype != np.uint8 or self.raw.ndim != 1 or self.raw.size != self.spec.nbytes:

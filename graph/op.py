@@ -43,6 +43,7 @@ class Op:
     input may also be what a node made, when nothing reads it afterwards.
     inplace: output -> input; the planner may give both the same memory when the input dies there.
     constants: inputs that are weights in practice; backends may repack them.
+    looked_up: those of which a run reads single rows, so that repacking them for it does not pay.
     view: the output is the input's memory under another shape; `view_offset` tells where.
     tolerance: the largest NMSE of an output against the reference, with the reason beside it; None
     for the default of backends/tolerance.py. block_tolerance: where an input is of a block type.
@@ -66,6 +67,7 @@ class Op:
     writes: ClassVar[dict[str, str]] = {}
     inplace: ClassVar[dict[str, str]] = {}
     constants: ClassVar[tuple[str, ...]] = ()
+    looked_up: ClassVar[tuple[str, ...]] = ()
     view: ClassVar[bool] = False
     tolerance: ClassVar[float | None] = None
     block_tolerance: ClassVar[float | None] = None

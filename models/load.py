@@ -45,6 +45,8 @@ class ModelFile:
                 continue
             digest.update(f"{name} {tensor.spec}".encode())
             digest.update(tensor.raw[:SAMPLE].tobytes() + tensor.raw[-SAMPLE:].tobytes())
+            if tensor.give_back:
+                tensor.give_back(tensor.raw)
         return digest.hexdigest()
 
     @cached_property
@@ -75,7 +77,7 @@ def load_file(
     file = open_gguf(path, load)
     arch, tokenizer = read_model(file, normalize)
     weights = {
-        name: HostTensor(TensorSpec(tensor.shape, tensor.dtype), tensor.data)
+        name: HostTensor(TensorSpec(tensor.shape, tensor.dtype), tensor.data, tensor.give_back)
         for name, tensor in file.tensors.items()
     }
     if draft_head:
@@ -108,7 +110,7 @@ def _first_rows(path: str, head: HostTensor, n: int) -> HostTensor:
     if not 1 <= n <= rows:
         raise RequestError(f"{path}: draft_head should be 1 to {rows} tokens, got {n}")
     spec = TensorSpec((n, width), head.spec.dtype)
-    return HostTensor(spec, head.raw[: spec.nbytes])
+    return HostTensor(spec, head.raw[: spec.nbytes], head.give_back)
 
 
 def _vocabulary_size(file: GgufFile, tokenizer: Tokenizer) -> int:

@@ -29,7 +29,7 @@ class GetRows(Op):
     Raises BackendError in a run when an id is outside [0, R)."""
 
     name, inputs, outputs = "get_rows", ("table", "ids"), ("y",)
-    constants = ("table",)
+    constants = looked_up = ("table",)
     rowwise = True
     tolerance = 0.0  # a copy, or blocks decoded as their codec does
 

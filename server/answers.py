@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ..models.chat.output import CallArguments, CallEnd, CallStart, Content, Delta, Reasoning
+from ..models.chat.output import CallArguments, CallEnd, CallStart, Content, Delta, Place, Reasoning
 from .choices import finish_reason
 from .failures import ApiError
 from .served import Part, Running
@@ -43,19 +43,30 @@ class Called:
 class Gathered:
     """An answer so far."""
 
-    content: str = ""
-    reasoning: str = ""
+    contents: list[str] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)
     calls: list[Called] = field(default_factory=list)
+
+    @property
+    def content(self) -> str:
+        """The text for the reader."""
+        return "".join(self.contents)
+
+    @property
+    def reasoning(self) -> str:
+        """The reasoning."""
+        return "".join(self.thoughts)
 
     def add(self, deltas: Iterable[Delta]) -> None:
         """Go on by what is new."""
         for delta in deltas:
             if isinstance(delta, Content):
-                self.content += delta.text
+                self.contents.append(delta.text)
             elif isinstance(delta, Reasoning):
-                self.reasoning += delta.text
+                self.thoughts.append(delta.text)
             elif isinstance(delta, CallStart):
-                self.calls.append(Called(f"call_{uuid.uuid4().hex[:24]}", delta.name))
+                id = delta.id or f"call_{uuid.uuid4().hex[:24]}"
+                self.calls.append(Called(id, delta.name))
             elif isinstance(delta, CallArguments):
                 self.calls[delta.index].arguments += delta.text
             elif isinstance(delta, CallEnd):
@@ -63,11 +74,12 @@ class Gathered:
 
     def message(self) -> dict[str, Any]:
         """OpenAI's message."""
-        found: dict[str, Any] = {"role": "assistant", "content": self.content}
-        if self.reasoning:
-            found["reasoning_content"] = self.reasoning
+        content, reasoning = self.content, self.reasoning
+        found: dict[str, Any] = {"role": "assistant", "content": content}
+        if reasoning:
+            found["reasoning_content"] = reasoning
         if self.calls:
-            found["content"] = self.content or None
+            found["content"] = content or None
             found["tool_calls"] = [
                 {
                     "id": call.id,
@@ -94,9 +106,13 @@ class Parser(Protocol):
 class Verbatim:
     """A parser of text that is taken as it is: all of it is content."""
 
+    def __init__(self) -> None:
+        self._end = 0
+
     def feed(self, text: str) -> list[Delta]:
         """That text."""
-        return [Content(text)]
+        first, self._end = self._end, self._end + len(text)
+        return [Content(text, (first, self._end))]
 
     def finish(self) -> list[Delta]:
         """Nothing."""
@@ -129,13 +145,15 @@ class Reader:
 
 def merged_deltas(deltas: Sequence[Delta]) -> list[Delta]:
     """The same in fewer: neighbours of a kind are joined."""
+    if len(deltas) < 2:
+        return list(deltas)
     found = list[Delta]()
     for delta in deltas:
         last = found[-1] if found else None
         if isinstance(delta, Content) and isinstance(last, Content):
-            found[-1] = Content(last.text + delta.text)
+            found[-1] = Content(last.text + delta.text, _joined(last.place, delta.place))
         elif isinstance(delta, Reasoning) and isinstance(last, Reasoning):
-            found[-1] = Reasoning(last.text + delta.text)
+            found[-1] = Reasoning(last.text + delta.text, _joined(last.place, delta.place))
         elif (
             isinstance(delta, CallArguments)
             and isinstance(last, CallArguments)
@@ -145,3 +163,7 @@ def merged_deltas(deltas: Sequence[Delta]) -> list[Delta]:
         else:
             found.append(delta)
     return found
+
+
+def _joined(first: Place | None, second: Place | None) -> Place | None:
+    return None if first is None or second is None else (first[0], second[1])

@@ -11,7 +11,7 @@ from ..engine.request import Request
 from ..models.chat.output import CallArguments, CallStart, Content, Delta, Reasoning
 from .answers import Gathered
 from .failures import bad_request
-from .prompting import Chat, read_choice, read_tools
+from .prompting import Chat, read_arguments, read_choice, read_tools, thinking_kwargs
 from .wire.anthropic import AnthropicMessage, CountBody, OutputConfig, Thinking
 
 BETWEEN = "\n\n"  # stands between blocks of text that are joined
@@ -40,6 +40,7 @@ def chat_of(body: CountBody) -> Chat:
         _schema(body.output_config),
         template_kwargs=_kwargs(body.thinking, body.output_config),
         continues=messages[-1]["role"] == "assistant",
+        budget=body.thinking.budget if body.thinking is not None else None,
     )
 
 
@@ -68,18 +69,17 @@ def _schema(config: OutputConfig | None) -> Mapping[str, Any] | None:
 
 
 def _kwargs(thinking: Thinking | None, config: OutputConfig | None) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    if thinking is not None:
-        found["enable_thinking"] = thinking.type != "disabled"
-    if config is not None and config.effort is not None:
-        found["reasoning_effort"] = _EFFORTS.get(config.effort, config.effort)
-    return found
+    effort = config.effort if config is not None else None
+    thinks = thinking.enabled if thinking is not None else None
+    return thinking_kwargs(thinks, _EFFORTS.get(effort, effort) if effort is not None else None)
 
 
 def _text(content: Any, where: str) -> str:
     """The text of a content that can be nothing else."""
     if isinstance(content, str):
         return content
+    if not isinstance(content, list):
+        raise bad_request(f"{where}: expected a text or a list of blocks, got {content!r}")
     texts = []
     for block in content:
         kind = block.get("type") if isinstance(block, Mapping) else None
@@ -153,7 +153,8 @@ def _answer(blocks: Sequence[dict[str, Any]], where: str, names: dict[str, str])
         elif kind == "tool_use":
             name = _field(block, "name", where)
             names[_field(block, "id", where)] = name
-            function = {"name": name, "arguments": block.get("input") or {}}
+            arguments = read_arguments(block.get("input"), f"{where}: input of {name!r}")
+            function = {"name": name, "arguments": arguments}
             calls.append({"id": block["id"], "type": "function", "function": function})
         elif kind != "redacted_thinking":
             raise _unsupported(kind, where, "text, thinking and tool_use")
@@ -174,19 +175,19 @@ class BlockWriter:
         self.blocks: list[dict[str, Any]] = []
         self._gathered, self._omits = gathered, omits
         self._kind = ""  # of the block that is open
-        self._json = ""
+        self._texts: list[str] = []  # of it
 
     def events(self, deltas: Sequence[Delta]) -> Iterator[dict[str, Any]]:
         """The events of what is new; it must be gathered already."""
         for delta in deltas:
             if isinstance(delta, Content):
                 yield from self._into("text", {"text": ""})
-                self.blocks[-1]["text"] += delta.text
+                self._texts.append(delta.text)
                 yield self._delta("text_delta", text=delta.text)
             elif isinstance(delta, Reasoning):
                 yield from self._into("thinking", {"thinking": "", "signature": ""})
                 if not self._omits:
-                    self.blocks[-1]["thinking"] += delta.text
+                    self._texts.append(delta.text)
                     yield self._delta("thinking_delta", thinking=delta.text)
             elif isinstance(delta, CallStart):
                 yield from self.close()
@@ -194,7 +195,7 @@ class BlockWriter:
                 name = called.id.replace("call_", "toolu_", 1)
                 yield from self._into("tool_use", {"id": name, "name": called.name, "input": {}})
             elif isinstance(delta, CallArguments):
-                self._json += delta.text
+                self._texts.append(delta.text)
                 yield self._delta("input_json_delta", partial_json=delta.text)
             else:
                 yield from self.close()
@@ -203,9 +204,12 @@ class BlockWriter:
         """End the block that is open. Of arguments that are not whole, what there is counts."""
         if not self._kind:
             return
+        text = "".join(self._texts)
         if self._kind == "tool_use":
-            self.blocks[-1]["input"] = _partial(self._json)
-        self._kind = self._json = ""
+            self.blocks[-1]["input"] = _partial(text)
+        else:
+            self.blocks[-1][self._kind] = text
+        self._kind, self._texts = "", []
         yield {"type": "content_block_stop", "index": len(self.blocks) - 1}
 
     def _into(self, kind: str, empty: dict[str, Any]) -> Iterator[dict[str, Any]]:

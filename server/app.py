@@ -6,13 +6,10 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-from starlette.applications import Starlette
-from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .endpoint import Call, Endpoint, scan_endpoints
 from .failures import ApiError, Shape, as_api_error, openai_error
@@ -107,9 +104,10 @@ def _error_answer(error: ApiError, shape: Shape) -> Answer:
     return Answer(shape(error), error.status, headers=error.headers)
 
 
-def make_app(service: Service, opened: bool = False) -> Starlette:
+def make_app(service: Service, opened: bool = False) -> ASGIApp:
     """The application. opened: the caller opens the service and closes it; else the application
-    does, on startup and shutdown."""
+    does, on startup and shutdown. It is a bare router: paths answer their errors themselves, and
+    what stands in between costs every part of every stream."""
     safety = Safety(service.options)
     by_path: dict[str, dict[str, Endpoint]] = {}
     for made in scan_endpoints():
@@ -118,7 +116,7 @@ def make_app(service: Service, opened: bool = False) -> Starlette:
     routes = [Route(path, Dispatch(service, safety, found)) for path, found in by_path.items()]
 
     @contextlib.asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+    async def lifespan(app: Router) -> AsyncIterator[None]:
         if opened:
             yield
             return
@@ -128,23 +126,14 @@ def make_app(service: Service, opened: bool = False) -> Starlette:
         finally:
             await service.close()
 
-    return Starlette(
-        routes=routes,
-        middleware=_middleware(service),
-        exception_handlers={404: _not_found},
-        lifespan=lifespan,
-    )
-
-
-def _middleware(service: Service) -> list[Middleware]:
-    """Other pages are answered only where that is allowed."""
+    app = Router(routes, default=_not_found, lifespan=lifespan)
     origins = service.options.allowed_origins
     if not origins:
-        return []
-    cors: Any = CORSMiddleware
-    return [Middleware(cors, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"])]
+        return app
+    # Other pages are answered only where that is allowed.
+    return CORSMiddleware(app, list(origins), allow_methods=["*"], allow_headers=["*"])
 
 
-async def _not_found(request: Request, error: Exception) -> Response:
-    found = ApiError(404, f"there is nothing at {request.url.path}", "not_found_error")
-    return JSONResponse(openai_error(found), 404)
+async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
+    found = ApiError(404, f"there is nothing at {scope['path']}", "not_found_error")
+    await send_answer(send, _error_answer(found, openai_error))

@@ -5,45 +5,41 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
 from ..engine.request import Request
 from .served import Part, Running, Served
 
 
-async def merged(runs: Sequence[Running]) -> AsyncIterator[tuple[int, Part]]:
-    """The parts of all texts as they come, each with its number. Where one fails, all end."""
-    if len(runs) == 1:
-        parts = runs[0].parts()
-        try:
-            async for part in parts:
-                yield 0, part
-        finally:
-            await parts.aclose()  # type: ignore[attr-defined]
-        return
-    found: asyncio.Queue[tuple[int, Part | BaseException]] = asyncio.Queue()
-    tasks = [asyncio.create_task(_read(i, run, found)) for i, run in enumerate(runs)]
+def merged(runs: Sequence[Running]) -> AsyncGenerator[Part, None]:
+    """The parts of all texts as they come. Where one fails, all end."""
+    return runs[0].parts() if len(runs) == 1 else _merged(runs)
+
+
+async def _merged(runs: Sequence[Running]) -> AsyncGenerator[Part, None]:
+    found: asyncio.Queue[Part | BaseException] = asyncio.Queue()
+    tasks = [asyncio.create_task(_read(run, found)) for run in runs]
     try:
         left = len(runs)
         while left:
-            i, news = await found.get()
+            news = await found.get()
             if isinstance(news, BaseException):
                 raise news
             left -= news.finished
-            yield i, news
+            yield news
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _read(i: int, run: Running, found: asyncio.Queue[tuple[int, Any]]) -> None:
+async def _read(run: Running, found: asyncio.Queue[Any]) -> None:
     try:
         async for part in run.parts():
-            found.put_nowait((i, part))
+            found.put_nowait(part)
     except Exception as error:
-        found.put_nowait((i, error))
+        found.put_nowait(error)
 
 
 def submit_choices(
@@ -57,6 +53,7 @@ def submit_choices(
             for i in range(n):
                 own = {**options, "seed": None if seed is None else (seed + i) % (1 << 64)}
                 runs.append(served.submit(tokens, max_tokens, **own))
+                runs[-1].choice = len(runs) - 1
     except BaseException:
         for run in runs:
             run.cancel()
@@ -103,12 +100,12 @@ def finish_reason(request: Request) -> str:
 
 def chat_logprobs(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """OpenAI's `logprobs` of chats."""
-    return {
-        "content": [
-            {**named_logprob(e), "top_logprobs": list(map(named_logprob, e["top"]))}
-            for e in entries
-        ]
-    }
+    return {"content": list(map(full_logprob, entries))}
+
+
+def full_logprob(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """A token, its log-probability and those of the likeliest, in OpenAI's words."""
+    return {**named_logprob(entry), "top_logprobs": list(map(named_logprob, entry["top"]))}
 
 
 def named_logprob(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,13 +137,12 @@ def entries_of(request: Request, tokens: tuple[int, int]) -> list[dict[str, Any]
     return (request.logprobs or [])[slice(*tokens)]
 
 
-def header(kind: str, prefix: str, model: str) -> Callable[[], dict[str, Any]]:
-    """Makes the fields that all objects of one answer begin with."""
-    fields = {
+def header(kind: str, prefix: str, model: str) -> dict[str, Any]:
+    """The fields that all objects of one answer begin with."""
+    return {
         "id": f"{prefix}-{uuid.uuid4().hex}",
         "object": kind,
         "created": int(time.time()),
         "model": model,
         "system_fingerprint": "riverrun",
     }
-    return lambda: dict(fields)

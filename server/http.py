@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic_core import from_json
+from pydantic_core import PydanticSerializationError, from_json, to_json
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Send
 
 from .failures import ApiError, bad_request
 
 JSON, SSE, NDJSON = "application/json", "text/event-stream", "application/x-ndjson"
+QUIET = 10.0  # seconds; what stands between client and server may close what is quiet for 30
 
 
 @dataclass
@@ -34,30 +35,30 @@ class Answer:
 @dataclass
 class Stream:
     """A response in parts. Each is sent as it comes; when the client has gone, `parts` is closed.
-    failed: the last part for an exception that comes in the middle."""
+    failed: the last part for an exception that comes in the middle; ping: a part that is sent where
+    nothing else is for `quiet` seconds, empty for none."""
 
     parts: AsyncIterator[bytes]
     failed: Callable[[BaseException], bytes]
     media_type: str = SSE
+    ping: bytes = b""
+    quiet: float = QUIET
 
 
 def encode(value: Any) -> bytes:
     """JSON in UTF-8. Numbers that JSON does not have become null, half characters U+FFFD."""
     try:
-        return _dumps(value).encode()
-    except (ValueError, UnicodeEncodeError):
-        return _dumps(_clean(value)).encode("utf-8", "replace")
-
-
-def _dumps(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return to_json(value, inf_nan_mode="null")
+    except (PydanticSerializationError, UnicodeEncodeError):
+        return to_json(_clean(value), inf_nan_mode="null")
 
 
 def _clean(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if value - value == 0 else None
+    """The value without half characters."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, Mapping):
-        return {key: _clean(item) for key, item in value.items()}
+        return {_clean(key): _clean(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_clean(item) for item in value]
     return value
@@ -65,8 +66,8 @@ def _clean(value: Any) -> Any:
 
 def sse(value: Any, event: str = "") -> bytes:
     """A server-sent event."""
-    name = f"event: {event}\n".encode() if event else b""
-    return name + b"data: " + encode(value) + b"\n\n"
+    name = f"event: {event}\ndata: " if event else "data: "
+    return b"%b%b\n\n" % (name.encode(), encode(value))
 
 
 def ndjson(value: Any) -> bytes:
@@ -140,21 +141,49 @@ async def send_answer(send: Send, answer: Answer, head_only: bool = False) -> No
 async def send_stream(send: Send, stream: Stream) -> None:
     """Send a response part by part. Whatever happens, `stream.parts` is closed behind it."""
     headers = {"Content-Type": stream.media_type, "Cache-Control": "no-cache"}
+    count = _Count()
+    pinging: asyncio.Task[None] | None = None
     try:
         await _start(send, 200, {**headers, "X-Accel-Buffering": "no"})
+        if stream.ping:
+            pinging = asyncio.create_task(_ping(send, stream, count))
         try:
             async for part in stream.parts:
-                await send({"type": "http.response.body", "body": part, "more_body": True})
+                if part:
+                    count.parts += 1
+                    await send({"type": "http.response.body", "body": part, "more_body": True})
         except (OSError, ClientDisconnect):
             raise
         except Exception as error:
             part = stream.failed(error)
             await send({"type": "http.response.body", "body": part, "more_body": True})
+        if pinging is not None:
+            pinging.cancel()
         await send({"type": "http.response.body", "body": b""})
     finally:
+        if pinging is not None:
+            pinging.cancel()
         close = getattr(stream.parts, "aclose", None)
         if close is not None:
             await close()
+
+
+@dataclass
+class _Count:
+    """Parts that were sent."""
+
+    parts: int = 0
+
+
+async def _ping(send: Send, stream: Stream, count: _Count) -> None:
+    """Send a stream's ping again and again where nothing else was sent for some seconds."""
+    message = {"type": "http.response.body", "body": stream.ping, "more_body": True}
+    while True:
+        before = count.parts
+        await asyncio.sleep(stream.quiet)
+        if before == count.parts:
+            with contextlib.suppress(OSError, ClientDisconnect):
+                await send(message)
 
 
 async def _start(send: Send, status: int, headers: Mapping[str, str]) -> None:

@@ -44,7 +44,8 @@ class Metrics:
         )
         self.memory = Gauge(
             "riverrun_memory",
-            "Pages of attention memory in all and free, bytes of kept states, cached tokens.",
+            "Pages of attention memory in all and free, bytes of kept states, cached tokens, bytes "
+            "of texts in host memory.",
             ("model", "what"),
             registry=self.registry,
         )

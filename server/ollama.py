@@ -146,8 +146,7 @@ class Writer:
         try:
             async for part in self.run.parts():
                 deltas = self.reader.deltas(part)
-                for found in self._objects(deltas, part):
-                    yield ndjson(found)
+                yield b"".join(map(ndjson, self._objects(deltas, part)))
         finally:
             self.run.cancel()
 

@@ -20,7 +20,8 @@ def read_list(texts: list[str]) -> tuple[str, ...]:
 @dataclass(frozen=True)
 class ServerOptions:
     """host, port: where it listens, port 0 for a free one; parallel: requests that run at a time,
-    of each model; cache_mib: MiB for states along prompts; queue: requests that may wait beside
+    of each model; cache_mib: MiB for states along prompts; host_mib: MiB of host memory for texts
+    whose pages others have taken; queue: requests that may wait beside
     those; api_keys: the keys of which requests must show one, none for no check; alias: the model's
     name instead of its file's; models: a folder whose GGUF files can be named in requests;
     max_models: how many are loaded at a time; keep_alive: seconds after which one of those that
@@ -49,6 +50,14 @@ class ServerOptions:
         metavar="MIB",
         help="Memory for recurrent states along prompts, from which later prompts go on.",
         shown="256, or two states of each sequence",
+        check=number("a number of MiB >= 0", lambda v: v >= 0),
+    )
+    host_mib: float | None = option(
+        None,
+        "--cache-ram",
+        metavar="MIB",
+        help="Host memory for earlier texts that attention memory has no more room for; 0: none.",
+        shown="as much as attention memory and kept states may take, up to 8192",
         check=number("a number of MiB >= 0", lambda v: v >= 0),
     )
     queue: int = option(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..engine.chat import ChatPrompt
-from ..engine.constraints import Constraint
+from ..engine.constraints import Constraint, ReasoningBudget
 from ..models.chat.output import OutputFormat, OutputParser, format_for
 from ..models.tokenizer import TokenType
 from .failures import bad_request
@@ -21,7 +21,8 @@ TOOL_CHOICES = ("none", "auto", "required")
 @dataclass
 class Chat:
     """What a chat asks for, of any interface. response_schema: of a JSON answer, {} for any object;
-    choice: none, auto, required or the name of a function; split: reasoning is told apart."""
+    choice: none, auto, required or the name of a function; split: reasoning is told apart; budget:
+    tokens of reasoning, None for any number."""
 
     messages: Sequence[dict[str, Any]]
     tools: Sequence[dict[str, Any]] | None = None
@@ -34,6 +35,7 @@ class Chat:
     documents: Sequence[dict[str, Any]] | None = None
     continues: bool = False
     split: bool = True
+    budget: int | None = None
 
     @property
     def offered(self) -> Sequence[dict[str, Any]] | None:
@@ -68,6 +70,19 @@ class Prepared:
         return {**options, **own}
 
 
+def thinking_kwargs(thinks: bool | None, effort: str | None = None) -> dict[str, Any]:
+    """What templates are told of reasoning: whether there is any, and how much; None is left to
+    them. Of an effort that is "none" follows that there is none."""
+    found: dict[str, Any] = {}
+    if effort is not None:
+        found["reasoning_effort"] = effort
+    if thinks is None and effort == "none":
+        thinks = False
+    if thinks is not None:
+        found["enable_thinking"] = thinks
+    return found
+
+
 def prepare(served: Served, chat: Chat) -> Prepared:
     """Render a chat and compile what its answer must conform to. Takes its time: for a thread.
     Raises RequestError and ApiError for what cannot be honoured."""
@@ -76,6 +91,8 @@ def prepare(served: Served, chat: Chat) -> Prepared:
     template = model.source.chat_templates.choose(chat.template, tools is not None)
     found = format_for(template.source, model.tokenizer.control_texts)
     constraint = _constraint(served, chat, found, rendered.text, tools)
+    if chat.budget is not None and chat.budget < served.n_ctx - len(rendered.tokens):
+        constraint = _bounded(served, chat, found, rendered.text, constraint)
     shown = [t for t in map(control_token(served), found.visible) if t is not None]
     options: dict[str, Any] = {
         "stop_token_ids": rendered.stop_token_ids,
@@ -133,19 +150,46 @@ def _constraint(
     return None if lark is None else served.constraint("grammar", lark)
 
 
+def _bounded(
+    served: Served, chat: Chat, found: OutputFormat, text: str, within: Constraint | None
+) -> Constraint | None:
+    """A constraint that also ends reasoning in time; within, for models that do not reason. Raises
+    ApiError for models that cannot be held to that."""
+    if found.untagged:
+        raise bad_request(
+            f"thinking.budget_tokens: cannot be held to by models of the family {found.name}, "
+            "whose reasoning has no tags; leave it out, and say how much by an effort",
+            "thinking",
+        )
+    if found.think is None:
+        return within
+    if chat.grammar is not None:
+        raise bad_request("thinking.budget_tokens: cannot be joined with grammar", "thinking")
+    think, budget = found.think, chat.budget or 0
+    begun = think.is_open(text[-TAIL:])
+    return ReasoningBudget(
+        served.model.tokenizer, budget, think.open, think.close, begun=begun, within=within
+    )
+
+
 def _message(given: Mapping[str, Any], index: int) -> dict[str, Any]:
     """A message as templates have it: one text as its content, and arguments of calls as
     objects. Raises ApiError."""
     message, where = dict(given), f"messages[{index}]"
     if message.get("role") == "developer":
         message["role"] = "system"
-    if isinstance(message.get("content"), list):
-        message["content"] = join_parts(message["content"], f"{where}.content")
-    if message.get("tool_calls"):
-        message["tool_calls"] = [_call(c, f"{where}.tool_calls") for c in message["tool_calls"]]
-        message.setdefault("content", "")
-        if message["content"] is None:
-            message["content"] = ""
+    content, calls = message.get("content"), message.get("tool_calls")
+    if isinstance(content, list):
+        message["content"] = join_parts(content, f"{where}.content")
+    elif content is not None and not isinstance(content, str):
+        raise bad_request(f"{where}.content: expected a text or a list of parts, got {content!r}")
+    if calls is not None and not isinstance(calls, list):
+        raise bad_request(f"{where}.tool_calls: expected a list, got {calls!r}")
+    if calls:
+        message["tool_calls"] = [
+            _call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(calls)
+        ]
+        message["content"] = message.get("content") or ""
     return message
 
 
@@ -165,15 +209,26 @@ def join_parts(parts: Sequence[Any], where: str) -> str:
 def _call(call: Any, where: str) -> Any:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise bad_request(f"{where}: expected calls with a function and its name, got {call!r}")
-    arguments = function.get("arguments")
-    if isinstance(arguments, str):
+        raise bad_request(f"{where}: expected a call with a function and its name, got {call!r}")
+    arguments = read_arguments(function.get("arguments"), f"{where}.function.arguments")
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def read_arguments(given: Any, where: str) -> dict[str, Any]:
+    """The arguments of an earlier call: an object, or its JSON text. What is empty is an object
+    without members: some languages' empty lists and maps are the same. Raises ApiError."""
+    if given is None or given == "" or given == []:
+        return {}
+    found = given
+    if isinstance(given, str):
         try:
-            read = json.loads(arguments or "{}")
-        except ValueError:
-            read = arguments
-        arguments = read if isinstance(read, dict) else arguments
-    return {**call, "function": {**function, "arguments": arguments or {}}}
+            found = json.loads(given)
+        except (ValueError, RecursionError):
+            found = None
+        found = {} if given.strip() in ("", "null") else found
+    if not isinstance(found, Mapping):
+        raise bad_request(f"{where}: expected an object, or its JSON text, got {given!r}")
+    return dict(found)
 
 
 def read_tools(tools: Sequence[Any] | None) -> list[dict[str, Any]] | None:

@@ -9,8 +9,16 @@ from typing import Any
 from ..models.chat.output import CallArguments, CallStart, Content, Delta, Reasoning
 from .answers import Gathered
 from .failures import bad_request
-from .prompting import Chat, join_parts, read_choice, read_format, read_tools
-from .wire.responses import ResponsesBody
+from .prompting import (
+    Chat,
+    join_parts,
+    read_arguments,
+    read_choice,
+    read_format,
+    read_tools,
+    thinking_kwargs,
+)
+from .wire.responses import INCLUDABLE, LOGPROBS, ResponsesBody
 
 _SYSTEM = ("system", "developer")
 # How items with text begin: their ids, and their fields besides the content.
@@ -23,9 +31,6 @@ _ROLES = ("user", "assistant", *_SYSTEM)
 
 def chat_of(body: ResponsesBody) -> Chat:
     """What a body asks for. Raises ApiError, naming items and tools that are not supported."""
-    for name in body.include or ():
-        if "logprobs" in name:
-            raise bad_request(f"include: {name} is not supported", "include")
     tools = read_tools([_tool(tool, i) for i, tool in enumerate(body.tools or ())])
     return Chat(
         _messages(body),
@@ -33,8 +38,23 @@ def chat_of(body: ResponsesBody) -> Chat:
         read_choice(body.tool_choice, tools),
         body.parallel_tool_calls is not False,
         read_format(body.text.format if body.text else None),
-        template_kwargs=_kwargs(body.reasoning.effort if body.reasoning else None),
+        template_kwargs=thinking_kwargs(None, body.reasoning.effort if body.reasoning else None),
     )
+
+
+def logprobs_of(body: ResponsesBody) -> int | None:
+    """How many of the likeliest tokens are wanted beside each, None for no log-probabilities.
+    Raises ApiError."""
+    included = body.include or ()
+    for name in included:
+        if name not in (LOGPROBS, *INCLUDABLE):
+            known = ", ".join((LOGPROBS, *INCLUDABLE))
+            raise bad_request(f"include: expected some of {known}, got {name!r}", "include")
+    if LOGPROBS in included:
+        return body.top_logprobs or 0
+    if body.top_logprobs:
+        raise bad_request(f"top_logprobs: needs {LOGPROBS!r} in include", "top_logprobs")
+    return None
 
 
 def _tool(tool: Mapping[str, Any], index: int) -> dict[str, Any]:
@@ -47,13 +67,6 @@ def _tool(tool: Mapping[str, Any], index: int) -> dict[str, Any]:
     kept = ("name", "description", "parameters")
     function = {name: tool[name] for name in kept if tool.get(name) is not None}
     return {"type": "function", "function": function}
-
-
-def _kwargs(effort: str | None) -> dict[str, Any]:
-    if effort is None:
-        return {}
-    found: dict[str, Any] = {"reasoning_effort": effort}
-    return {**found, "enable_thinking": False} if effort == "none" else found
 
 
 def _messages(body: ResponsesBody) -> list[dict[str, Any]]:
@@ -112,7 +125,8 @@ class _Turns:
     def _add_call(self, item: Mapping[str, Any], where: str) -> None:
         name, called = _named(item, "name", where), _named(item, "call_id", where)
         self._names[called] = name
-        function = {"name": name, "arguments": item.get("arguments") or "{}"}
+        arguments = read_arguments(item.get("arguments"), f"{where}.arguments")
+        function = {"name": name, "arguments": arguments}
         call = {"id": called, "type": "function", "function": function}
         self._answer("").setdefault("tool_calls", []).append(call)
 
@@ -166,52 +180,60 @@ class ItemWriter:
 
     def __init__(self, gathered: Gathered) -> None:
         self.items: list[dict[str, Any]] = []
-        self._gathered, self._kind, self._text = gathered, "", ""
+        self._gathered, self._kind = gathered, ""
+        self._texts: list[str] = []  # of the item that is open
+        self._logprobs: list[dict[str, Any]] = []
 
-    def events(self, deltas: Sequence[Delta]) -> Iterator[dict[str, Any]]:
-        """The events of what is new; it must be gathered already."""
-        for delta in deltas:
-            if isinstance(delta, Content):
-                yield from self._into_text("message", "output_text", delta.text)
-            elif isinstance(delta, Reasoning):
-                yield from self._into_text("reasoning", "reasoning_text", delta.text)
-            elif isinstance(delta, CallStart):
-                called = self._gathered.calls[delta.index]
-                fields = {"call_id": called.id, "name": called.name, "arguments": ""}
-                yield from self._open("function_call", "fc", fields)
-            elif isinstance(delta, CallArguments):
-                self._text += delta.text
-                yield self._event("response.function_call_arguments.delta", delta=delta.text)
-            else:
-                yield from self.close()
+    def events(
+        self, delta: Delta, logprobs: Sequence[dict[str, Any]] = ()
+    ) -> Iterator[dict[str, Any]]:
+        """The events of what is new; it must be gathered already. logprobs: of its tokens, where
+        they are asked for and it is text."""
+        if isinstance(delta, Content):
+            yield from self._into_text("message", "output_text", delta.text, logprobs)
+        elif isinstance(delta, Reasoning):
+            yield from self._into_text("reasoning", "reasoning_text", delta.text)
+        elif isinstance(delta, CallStart):
+            called = self._gathered.calls[delta.index]
+            fields = {"call_id": called.id, "name": called.name, "arguments": ""}
+            yield from self._open("function_call", "fc", fields)
+        elif isinstance(delta, CallArguments):
+            self._texts.append(delta.text)
+            yield self._event("response.function_call_arguments.delta", delta=delta.text)
+        else:
+            yield from self.close()
 
     def close(self, status: str = "completed") -> Iterator[dict[str, Any]]:
         """End the item that is open."""
         if not self._kind:
             return
-        item, text = self.items[-1], self._text
+        item, text = self.items[-1], "".join(self._texts)
         if self._kind == "function_call":
             item["arguments"] = text
             done = {"arguments": text, "name": item["name"]}
             yield self._event("response.function_call_arguments.done", **done)
         else:
-            part = _part("output_text" if self._kind == "message" else "reasoning_text", text)
+            kind = "output_text" if self._kind == "message" else "reasoning_text"
+            part = _part(kind, text, self._logprobs)
             item["content"] = [part]
-            done = {"text": text, **_no_logprobs(part)}
-            yield self._event(f"response.{part['type']}.done", content_index=0, **done)
+            done = {"text": text, **_logprobs(kind, self._logprobs)}
+            yield self._event(f"response.{kind}.done", content_index=0, **done)
             yield self._event("response.content_part.done", content_index=0, part=part)
         item["status"] = status
         yield self._whole("response.output_item.done")
-        self._kind = self._text = ""
+        self._kind, self._texts, self._logprobs = "", [], []
 
-    def _into_text(self, kind: str, part: str, text: str) -> Iterator[dict[str, Any]]:
-        empty = _part(part, "")
+    def _into_text(
+        self, kind: str, part: str, text: str, logprobs: Sequence[dict[str, Any]] = ()
+    ) -> Iterator[dict[str, Any]]:
         if self._kind != kind:
             prefix, fields = _FIRST[kind]
             yield from self._open(kind, prefix, {**fields, "content": []})
+            empty = _part(part, "", [])
             yield self._event("response.content_part.added", content_index=0, part=empty)
-        self._text += text
-        delta = {"delta": text, **_no_logprobs(empty)}
+        self._texts.append(text)
+        self._logprobs += logprobs
+        delta = {"delta": text, **_logprobs(part, logprobs)}
         yield self._event(f"response.{part}.delta", content_index=0, **delta)
 
     def _open(self, kind: str, prefix: str, fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -231,10 +253,13 @@ class ItemWriter:
         return {"type": type, **place, **fields}
 
 
-def _part(kind: str, text: str) -> dict[str, Any]:
+def _part(kind: str, text: str, logprobs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {"type": kind, "text": text}
-    return {**found, "annotations": [], "logprobs": []} if kind == "output_text" else found
+    if kind == "output_text":
+        found["annotations"] = []
+    return found | _logprobs(kind, logprobs)
 
 
-def _no_logprobs(part: Mapping[str, Any]) -> dict[str, Any]:
-    return {"logprobs": []} if "logprobs" in part else {}
+def _logprobs(kind: str, logprobs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The field that text for the reader has, with or without anything in it."""
+    return {"logprobs": list(logprobs)} if kind == "output_text" else {}

@@ -7,7 +7,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,12 +30,13 @@ MOST_CONSTRAINTS = 32  # that are kept compiled
 class Part(NamedTuple):
     """New text of a request. tokens: places of the first of its tokens and of the one behind the
     last; pieces: the text by who proposed it, None for the model itself; finished: there is no
-    more."""
+    more; choice: which of several texts that one HTTP request asked for."""
 
     text: str
     tokens: tuple[int, int]
     pieces: list[tuple[str, str | None]]
     finished: bool
+    choice: int
 
 
 class Running:
@@ -45,7 +46,8 @@ class Running:
         self.served, self.request = served, request
         self._news = asyncio.Event()
         self._read = self._tokens = 0
-        self.finished = False
+        self.finished = self._late = False
+        self.choice = 0
         self.began = time.monotonic()
 
     def notify(self, finished: bool) -> None:
@@ -58,12 +60,20 @@ class Running:
         if not self.finished:
             self.served.driver.cancel(self.request)
 
-    async def parts(self) -> AsyncIterator[Part]:
+    async def parts(self) -> AsyncGenerator[Part, None]:
         """Its text as it comes; whoever stops reading has it cancelled. Raises ApiError where it
         fails, or takes longer than the server allows."""
+        limit = self.served.timeout
+        timer = None
+        if limit:
+            left = self.began + limit - time.monotonic()
+            timer = asyncio.get_running_loop().call_later(left, self._expire)
         try:
             while True:
-                await self._wait()
+                await self._news.wait()
+                self._news.clear()
+                if self._late and not self.finished:
+                    raise _timed_out(limit)
                 finished = self.finished
                 part = self._next(finished)
                 if part.text or part.finished:
@@ -72,39 +82,29 @@ class Running:
                     self._raise_failure()
                     return
         finally:
+            if timer is not None:
+                timer.cancel()
             self.cancel()
 
-    async def _wait(self) -> None:
-        limit = self.served.timeout
-        left = self.began + limit - time.monotonic() if limit else None
-        try:
-            await asyncio.wait_for(self._news.wait(), left)
-        except asyncio.TimeoutError:
-            raise ApiError(
-                504,
-                f"the request took longer than the {limit:g} s that this server allows",
-                "timeout_error",
-                code="timeout",
-            ) from None
-        self._news.clear()
+    def _expire(self) -> None:
+        """It has taken too long."""
+        self._late = True
+        self._news.set()
 
     def _next(self, finished: bool) -> Part:
         """What is new. The engine's thread appends to the lists that are read here."""
-        request, first = self.request, self._tokens
-        last = request.n_pieces
-        pieces = list[tuple[str, str | None]]()
+        request, first, end = self.request, self._tokens, self._tokens
+        last, drafters = request.n_pieces, request.drafters
+        whole, pieces = "", list[tuple[str, str | None]]()
         for at in range(self._read, last):
             text, end = request.piece(at), request.piece_end(at)
-            drafter = request.drafters.get(end - 1)
+            drafter = drafters.get(end - 1)
+            whole += text
             if pieces and pieces[-1][1] == drafter:
-                pieces[-1] = (pieces[-1][0] + text, drafter)
-            else:
-                pieces.append((text, drafter))
-            self._tokens = end
-        if finished:
-            self._tokens = len(request.tokens)
-        self._read = last
-        return Part("".join(text for text, _ in pieces), (first, self._tokens), pieces, finished)
+                text = pieces.pop()[0] + text
+            pieces.append((text, drafter))
+        self._read, self._tokens = last, len(request.tokens) if finished else end
+        return Part(whole, (first, self._tokens), pieces, finished, self.choice)
 
     def _raise_failure(self) -> None:
         error = self.request.error
@@ -112,6 +112,15 @@ class Running:
             if isinstance(error, Exception):
                 raise error
             raise ApiError(500, f"the request was lost: {error}", "server_error")
+
+
+def _timed_out(limit: float) -> ApiError:
+    return ApiError(
+        504,
+        f"the request took longer than the {limit:g} s that this server allows",
+        "timeout_error",
+        code="timeout",
+    )
 
 
 class Served:

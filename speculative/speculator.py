@@ -35,14 +35,15 @@ Unread = tuple[int, np.ndarray | None]  # a token, and its hidden row
 
 @dataclass
 class Resting:
-    """Rounds of `company` sequences without drafts, `most` at most, and seconds of their passes
-    and of all of them; of_seq: how many each sequence was in. asked: drafters were asked, and had
-    no idea."""
+    """Rounds of `company` sequences without drafts, `most` at most; timed: how many of them were
+    timed, with seconds of their passes and of all of them; of_seq: how many each sequence was in.
+    asked: drafters were asked, and had no idea."""
 
     company: int
     most: int
     asked: bool = False
     rounds: int = 0
+    timed: int = 0
     pass_s: float = 0.0
     whole_s: float = 0.0
     of_seq: dict[int, int] = field(default_factory=dict)
@@ -174,17 +175,28 @@ class Speculator:
         self._resting = Resting(company, most)
         return True
 
-    def note_rest(self, seqs: Sequence[int], company: int, seconds: float, whole_s: float) -> None:
+    @property
+    def sure_rests(self) -> int:
+        """Rounds behind the one in progress in which nobody will be asked, while as many sequences
+        are in them."""
+        resting = self._resting
+        return 0 if resting is None else resting.most - resting.rounds - 1
+
+    def note_rest(
+        self, seqs: Sequence[int], company: int, times: tuple[float, float] | None
+    ) -> None:
         """A round is over in which nobody was asked: its sequences, and seconds of its pass of
-        `company` tokens and of all of it."""
+        `company` tokens and of all of it, None where these are not known."""
         resting = self._resting
         if resting is None:
             return
         if resting.asked:
             resting.company = company  # others for which the device chooses joined its pass
         resting.rounds += 1
-        resting.pass_s += seconds
-        resting.whole_s += whole_s
+        if times is not None:
+            resting.timed += 1
+            resting.pass_s += times[0]
+            resting.whole_s += times[1]
         for seq in seqs:
             resting.of_seq[seq] = resting.of_seq.get(seq, 0) + 1
 
@@ -194,13 +206,8 @@ class Speculator:
         if resting is None or not resting.rounds:
             return
         self._rested = True
-        n, company = resting.rounds, resting.company
-        self._note_time(company, resting.pass_s / n, n)
-        self._times.note_beside(False, (resting.whole_s - resting.pass_s) / n)
-        for seq, rounds in resting.of_seq.items():
-            share = resting.pass_s / n / company * rounds
-            self.statistics_in_all.verify_s += share
-            self._of_seq[seq].verify_s += share
+        n = resting.rounds
+        self._count_rest(resting)
         if resting.asked:
             return  # `propose` has counted the round
         for length in self._lengths.values():
@@ -209,6 +216,18 @@ class Speculator:
         self.statistics_in_all.note_skipped(n)
         for seq, rounds in resting.of_seq.items():
             self._of_seq[seq].note_skipped(rounds)
+
+    def _count_rest(self, resting: Resting) -> None:
+        """What its rounds took."""
+        n, company = resting.timed, resting.company
+        if not n:
+            return
+        self._note_time(company, resting.pass_s / n, n)
+        self._times.note_beside(False, (resting.whole_s - resting.pass_s) / n)
+        for seq, rounds in resting.of_seq.items():
+            share = resting.pass_s / n / company * rounds
+            self.statistics_in_all.verify_s += share
+            self._of_seq[seq].verify_s += share
 
     def propose(self, entries: Sequence[Entry], company: int) -> list[Proposal]:
         """A draft for each entry of a pass of `company` sequences."""

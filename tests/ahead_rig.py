@@ -59,9 +59,9 @@ class LatePools(Pools):
         super().__init__(specs)
         self.queue = queue
 
-    def read(self, name: str, at: Any) -> np.ndarray:
+    def read(self, name: str, at: Any, out: Any = None) -> np.ndarray:
         self.queue.until()
-        return super().read(name, at)
+        return super().read(name, at, out)
 
     def write(self, name: str, at: Any, values: Any) -> None:
         self.queue.until()

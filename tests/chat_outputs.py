@@ -101,10 +101,30 @@ def parser_of(name: str, **options: Any) -> OutputParser:
 
 def fed(parser: OutputParser, pieces: Iterable[str]) -> Read:
     """An answer read in these pieces."""
-    deltas: list[Delta] = []
+    deltas, text = list[Delta](), ""
     for piece in pieces:
         deltas += parser.feed(piece)
-    return joined([*deltas, *parser.finish()])
+        text += piece
+    deltas += parser.finish()
+    check_places(deltas, text)
+    return joined(deltas)
+
+
+def check_places(deltas: Iterable[Delta], text: str) -> None:
+    """Reasoning and text say where in the answer they stand. A blank line that a parser puts
+    between two of them is nowhere, and a marker that means nothing there may be left out."""
+    behind = 0
+    for delta in deltas:
+        if isinstance(delta, Content | Reasoning):
+            assert delta.place is not None
+            first, end = delta.place
+            assert behind <= first <= end
+            shown, source = delta.text, text[first:end]
+            if shown not in (source, "\n\n" + source):
+                rest = iter(source)
+                assert shown[0] == source[0] and shown[-1] == source[-1]
+                assert all(char in rest for char in shown)
+            behind = end
 
 
 def read(name: str, text: str, **options: Any) -> Read:

@@ -1,4 +1,4 @@
-"""How much of a mapped file is in this process's memory."""
+"""How much of a mapped file is in this process's memory, and how much that is no file's."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-SMAPS = Path("/proc/self/smaps")
+SMAPS, ROLLUP = Path("/proc/self/smaps"), Path("/proc/self/smaps_rollup")
 NEEDS_SMAPS = pytest.mark.skipif(not SMAPS.exists(), reason="no /proc that tells of mappings")
 
 
@@ -20,3 +20,9 @@ def resident(path: Path) -> int:
         elif of_file and first == "Rss:":
             found += 1024 * int(words[0])
     return found
+
+
+def own() -> int:
+    """Bytes of this process that are in memory and no file's."""
+    (line,) = [line for line in ROLLUP.read_text().splitlines() if line.startswith("Anonymous:")]
+    return 1024 * int(line.split()[1])

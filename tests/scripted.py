@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -37,11 +38,13 @@ class Script:
     """One thing with each part of a text, the others in the end."""
 
     def __init__(self, deltas: Sequence[Any]) -> None:
-        self._left = list(deltas)
+        self._left, self._end = list(deltas), 0
 
     def feed(self, text: str) -> list[Any]:
         found, self._left = self._left[:1], self._left[1:]
-        return found
+        place = (self._end, self._end + len(text))
+        self._end = place[1]
+        return [replace(d, place=place) if hasattr(d, "place") else d for d in found]
 
     def finish(self) -> list[Any]:
         found, self._left = self._left, []
@@ -80,6 +83,6 @@ def rendered(monkeypatch: pytest.MonkeyPatch) -> list[prompting.Chat]:
         found.append(chat)
         return prepare(served, chat)
 
-    for name in ("ollama_chat", "ollama_generate", "anthropic", "openai_responses"):
+    for name in ("ollama_chat", "ollama_generate", "anthropic", "openai_chat", "openai_responses"):
         monkeypatch.setattr(f"riverrun.server.endpoints.{name}.prepare", noting)
     return found

@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import copy
 import json
+import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import riverrun as rr
@@ -22,6 +24,7 @@ from riverrun.server.options import ServerOptions
 from riverrun.server.served import Served
 from riverrun.server.service import Service
 
+T = TypeVar("T")
 PROMPT = "def quicksort(arr):"
 GREEDY = {"prompt": PROMPT, "max_tokens": 24, "temperature": 0}
 
@@ -96,6 +99,25 @@ class Server:
         return self.served.busy == 0 and self.served.engine.idle
 
 
+def awaited(what: Callable[[], T], seconds: float = 60) -> T:
+    """What a function gives once that is something; fails after a watchdog's time."""
+    end = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < end, "nothing came"
+        time.sleep(0.002)
+    return found
+
+
+def send(server: Server, path: str, body: dict[str, Any]) -> socket.socket:
+    """A raw request; the connection is the caller's to close."""
+    host, port = server.url.removeprefix("http://").split(":")
+    found = socket.create_connection((host, int(port)))
+    data = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(data)}\r\n\r\n"
+    found.sendall(head.encode() + data)
+    return found
+
+
 def events(text: str) -> list[Any]:
     """The data of server-sent events."""
     found = []
@@ -108,15 +130,19 @@ def events(text: str) -> list[Any]:
 
 @contextlib.contextmanager
 def serving(
-    n_ctx: int = 512, spec: str | None = None, engine: dict[str, Any] | None = None, **options: Any
+    n_ctx: int = 512,
+    spec: str | None = None,
+    engine: dict[str, Any] | None = None,
+    kind: type[Engine] = Engine,
+    **options: Any,
 ) -> Iterator[Server]:
-    """A server of the demo model. engine: further arguments of its engine."""
+    """A server of the demo model. engine: further arguments of its engine, which is of a kind."""
     chosen = ServerOptions(port=0, **{"parallel": 4, **options})
 
     def load(path: Path) -> Engine:
         model = shared_demo() if path == DEMO else rr.load(path)
         more = engine or {}
-        return Engine(model, n_seqs=chosen.parallel, n_ctx=n_ctx, spec=spec, **more)
+        return kind(model, n_seqs=chosen.parallel, n_ctx=n_ctx, spec=spec, **more)
 
     server = Server(Service(chosen, load, DEMO))
     try:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, TypeAlias
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from ..graph.fields import option
 from .loading import Loading, load_asked
-from .messages import note_progress
+from .messages import note, note_progress
 from .misuse import misuse
 from .options import MOST, Json, integers
 from .parameters import Offer, command
+
+if TYPE_CHECKING:
+    from ..bench.report import Beside
 
 Sizes: TypeAlias = Annotated[
     str, typer.Option("-p", metavar="N,N,...", help="Tokens per pass, each a test of its own.")
@@ -36,9 +42,56 @@ Context: TypeAlias = Annotated[
         show_default="what the longest test needs",
     ),
 ]
-WithPeer: TypeAlias = Annotated[
-    bool, typer.Option("--peer", help="Run ik_llama.cpp on the same file beside it.")
-]
+
+
+def _levels(text: str) -> tuple[str, ...]:
+    from ..bench.levels import read_levels
+
+    return read_levels(text)
+
+
+def _peers(text: str) -> tuple[str, ...]:
+    from ..bench.peers import read_peers
+
+    return read_peers(text)
+
+
+@dataclass(frozen=True)
+class Rivals:
+    """What runs beside the model, or in its place."""
+
+    isa: tuple[str, ...] = option(
+        (),
+        "--isa",
+        metavar="LEVEL[,LEVEL...]",
+        help="Instruction-set levels of the processor to run beside one another, in turn, each in "
+        "a process of its own.",
+        shown="the highest, here",
+        read=_levels,
+    )
+    peer: bool = option(
+        False,
+        "--peer",
+        help="Run the other engines that are installed (ik_llama.cpp, llama.cpp) on the same file "
+        "beside it.",
+    )
+    peers: tuple[str, ...] = option(
+        (),
+        "--peers",
+        metavar="NAME[,NAME...]",
+        help="Run these of them.",
+        read=_peers,
+    )
+
+    def beside(self) -> Beside:
+        """The peers. Raises BackendError where one that was named, or every one, is not here."""
+        from ..bench.peers import check_installed, installed
+        from ..bench.report import Beside
+
+        if self.peer or self.peers:
+            check_installed(self.peers)
+        named = self.peers or (installed() if self.peer else ())
+        return Beside(named, whatever=not self.peers, tell=note)
 
 
 @command
@@ -48,34 +101,57 @@ def bench(
     n: Decode = 64,
     repetitions: Repetitions = 5,
     ctx: Context = None,
-    peer: WithPeer = False,
+    *,
+    rivals: Rivals,
     as_json: Json = False,
 ) -> None:
     """Measure tokens per second of passes and of decoding, and the memory bandwidth reached.
 
     `riverrun bench spec` measures speculative decoding instead; a model file of that name is
     ./spec."""
-    from ..bench.report import print_report, run_report
     from ..bench.throughput import make_tests
 
     tests = make_tests(integers("-p", sizes, least=1), n)
     need = max(test.context for test in tests)
     if ctx is not None and ctx < need:
         raise misuse(f"these tests need {need} tokens, got {ctx}", "-c")
-    offload = loading.offload(ctx or need)
-    loaded = load_asked(loading, offload)
-    report = run_report(
-        loaded,
-        tests,
-        repetitions,
-        ctx,
-        peer,
-        lambda test: note_progress(f"measuring {test.name} {test.n}"),
-    )
+    options = {
+        "tests": tests,
+        "repetitions": repetitions,
+        "n_ctx": ctx,
+        "beside": rivals.beside(),
+        "progress": lambda test: note_progress(f"measuring {test.name} {test.n}"),
+    }
+    report = _of_levels(loading, rivals.isa, options) if rivals.isa else _of_model(loading, options)
     if as_json:
         print(json.dumps(report))
         return
 
     from rich.console import Console
 
+    from ..bench.report import print_report
+
     print_report(report, Console())
+
+
+def _of_model(loading: Loading, options: dict[str, Any]) -> dict[str, Any]:
+    from ..bench.report import run_report
+
+    need = options["n_ctx"] or max(test.context for test in options["tests"])
+    return run_report(load_asked(loading, loading.offload(need)), **options)
+
+
+def _of_levels(
+    loading: Loading, levels: tuple[str, ...], options: dict[str, Any]
+) -> dict[str, Any]:
+    """Raises typer.BadParameter for another device than the processor."""
+    import riverrun
+
+    from ..backends.processors import usable_threads
+    from ..bench.report import run_levels
+
+    if loading.device not in ("auto", "cpu"):
+        raise misuse(f"levels are those of the device cpu, got {loading.device}", "--isa")
+    path = loading.model or Path(riverrun.DEMO_MODEL)
+    threads = usable_threads(loading.threads)
+    return run_levels(path, levels, threads, load=loading.load, **options)

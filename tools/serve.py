@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..engine import SamplerParams
 from ..engine.session_options import SessionOptions
@@ -20,8 +20,12 @@ from .speculation import Drafting
 
 if TYPE_CHECKING:
     from ..engine.engine import Engine
+    from ..engine.model import Model
 
 KEY = "RIVERRUN_API_KEY"
+MIB = 1 << 20
+# Host memory for earlier texts unless asked for, at most.
+MOST_HOST = 8192 * MIB
 
 
 @command
@@ -72,18 +76,12 @@ def _main(loading: Loading, options: ServerOptions) -> Path | None:
 def _open(asked: Drafting, options: ServerOptions) -> Engine:
     """Load a model and make its engine."""
     from ..engine.engine import Engine
-    from ..engine.session_plan import usual_context
     from ..engine.warming import warm_up
 
     n_ctx = asked.session.values.get("n_ctx")
     model = load_asked(asked.loading, asked.offload(n_ctx))
     try:
-        memory = {k: v for k, v in asked.session_options().items() if k != "n_ctx"}
-        if options.cache_mib is not None:
-            memory["cache_bytes"] = int(options.cache_mib * (1 << 20))
-        if options.parallel == 1 and memory.get("n_ctx_total") is None:
-            # A conversation that takes turns with another keeps its attention memory, too.
-            memory["n_ctx_total"] = 2 * (n_ctx or usual_context(model.n_ctx_train))
+        memory = _memory(model, asked, options, n_ctx)
         engine = Engine(model, n_seqs=options.parallel, n_ctx=n_ctx, spec=asked.open(), **memory)
         if options.warm_up:
             warm_up(engine)
@@ -92,6 +90,27 @@ def _open(asked: Drafting, options: ServerOptions) -> Engine:
         raise
     note(engine.session.plan.summary)
     return engine
+
+
+def _memory(
+    model: Model, asked: Drafting, options: ServerOptions, n_ctx: int | None
+) -> dict[str, Any]:
+    """Fields of SessionOptions for an engine's memory."""
+    from ..engine.session_plan import usual_context
+
+    memory = {k: v for k, v in asked.session_options().items() if k != "n_ctx"}
+    if options.cache_mib is not None:
+        memory["cache_bytes"] = int(options.cache_mib * MIB)
+    if options.parallel == 1 and memory.get("n_ctx_total") is None:
+        # A conversation that takes turns with another keeps its attention memory, too.
+        memory["n_ctx_total"] = 2 * (n_ctx or usual_context(model.n_ctx_train))
+    if options.host_mib is not None:
+        memory["host_cache_bytes"] = int(options.host_mib * MIB)
+    else:
+        plan = model.plan_session(n_ctx, options.parallel, **memory)
+        states = plan.cache_bytes if plan.bytes.kept else 0
+        memory["host_cache_bytes"] = min(plan.bytes.attention + states, MOST_HOST)
+    return memory
 
 
 def _require_packages() -> None:

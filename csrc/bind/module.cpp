@@ -129,6 +129,17 @@ PYBIND11_MODULE(_cpu, m) {
         py::arg("n"));
   m.def("encodable", [](uint32_t dtype) { return result_block(dtype).values > 0; });
   m.def("decodable", [](uint32_t dtype) { return source_block(dtype).values > 0; });
+  m.def(
+      "read_rate",
+      [](ThreadPool& pool, const py::buffer& memory, int repetitions) {
+        const auto [at, bytes] = memory_of(memory, false);
+        if (reinterpret_cast<uintptr_t>(at) % 64)
+          throw py::value_error("the memory should start at a multiple of 64");
+        py::gil_scoped_release release;
+        return read_rate(pool, static_cast<const uint8_t*>(at), bytes, repetitions);
+      },
+      py::arg("pool"), py::arg("memory"), py::arg("repetitions"),
+      "Bytes a second that the pool's threads read of memory.");
   m.def("fma_rate", &fma_rate, py::call_guard<py::gil_scoped_release>(),
         "f32 operations a second that the pool's threads reach in multiply-adds on registers.");
 }

@@ -134,7 +134,9 @@ struct Own {
 int64_t own_floats(const Task& task) {
   const int64_t wide = task.k_room > task.v_room ? task.k_room : task.v_room;
   const int64_t vecs = (task.most_vecs() + 15) / 16 * 16;
-  return vecs * (task.k_room + 2 * task.v_room + kSplit + 8) + (kTile * wide + 15) / 16 * 16;
+  const auto lines = [](int64_t floats) { return (floats + 15) / 16 * 16; };
+  return vecs * (task.k_room + 2 * task.v_room + kSplit + 8) + lines(kRoom * wide) +
+         kLanes * lane_stride(task.k_room);
 }
 
 Own own_part(const Task& task, const rr_exec* exec) {
@@ -156,6 +158,7 @@ Own own_part(const Task& task, const rr_exec* exec) {
   own.first = reinterpret_cast<int64_t*>(take(2 * vecs));
   own.last = reinterpret_cast<int64_t*>(take(2 * vecs));
   own.scratch.scores = take(vecs * kSplit);
+  own.scratch.turned = take(kLanes * lane_stride(task.k_room));
   own.scratch.tile = at;
   return own;
 }
@@ -233,6 +236,7 @@ int64_t partial_floats(const Task& task, const Block& block) {
 
 struct Totals {
   int64_t cost, heaviest, units, partials;
+  bool few;  // every block has few vectors, and sees several splits
 };
 
 int64_t owner(int64_t before, int64_t cost, int64_t all, int64_t n_threads) {
@@ -241,7 +245,9 @@ int64_t owner(int64_t before, int64_t cost, int64_t all, int64_t n_threads) {
 
 Totals survey(const Task& task, int64_t n_threads) {
   Totals totals = {};
+  totals.few = true;
   for (Block block = {}; next(task, block);) {
+    totals.few = totals.few && block.rows * task.group <= kFewVecs && block.splits() > 2;
     totals.cost += item_cost(task, block) * task.kv_heads;
     totals.units += block.splits() * task.kv_heads;
     totals.partials += block.splits() * task.kv_heads * partial_floats(task, block);
@@ -274,22 +280,24 @@ Partial partial_at(const Task& task, const Block& block, float* at) {
   return {at, at + vecs * task.v_room, at + vecs * (task.v_room + 1)};
 }
 
+// Units are in order of block, split and head, for heads lie beside one another: what the first
+// one reads brings the others' keys and values nearer, or would take part of the memory's speed.
 void run_splits(const Task& task, const Totals& totals, const rr_exec* exec, const Own& own,
                 float* partials) {
   const Range units = split(exec, totals.units);
   int64_t unit = 0;
-  for (Block block = {}; next(task, block);)
-    for (int64_t m = 0; m < task.kv_heads; ++m) {
-      const Range mine = overlap(units.begin - unit, units.end - unit, 0, block.splits());
-      if (mine.begin < mine.end) {
-        const Queries queries = load_queries(task, block, m, own);
-        for (int64_t s = mine.begin; s < mine.end; ++s)
-          attend(pool_of(task, block, m), queries, (block.first_split() + s) * kSplit,
-                 partial_at(task, block, partials + s * partial_floats(task, block)), own.scratch);
-      }
-      unit += block.splits();
-      partials += block.splits() * partial_floats(task, block);
+  for (Block block = {}; next(task, block);) {
+    const int64_t count = block.splits() * task.kv_heads;
+    const Range mine = overlap(units.begin - unit, units.end - unit, 0, count);
+    for (int64_t i = mine.begin; i < mine.end; ++i) {
+      const int64_t s = i / task.kv_heads, m = i % task.kv_heads, of = m * block.splits() + s;
+      attend(pool_of(task, block, m), load_queries(task, block, m, own),
+             (block.first_split() + s) * kSplit,
+             partial_at(task, block, partials + of * partial_floats(task, block)), own.scratch);
     }
+    unit += count;
+    partials += count * partial_floats(task, block);
+  }
 }
 
 void merge_splits(const Task& task, const rr_exec* exec, const Own& own, float* partials) {
@@ -335,7 +343,8 @@ void run(const rr_node* node, const rr_exec* exec) {
   const Own own = own_part(task, exec);
   const Totals totals = survey(task, exec->n_threads);
   const bool uneven = totals.heaviest * exec->n_threads > totals.cost + totals.cost / 8;
-  if (uneven && totals.partials <= room_for_partials(task)) {
+  const bool together = totals.few && task.kv_heads > 1;
+  if ((uneven || together) && totals.partials <= room_for_partials(task)) {
     float* partials = static_cast<float*>(exec->workspace) + exec->n_threads * own_floats(task);
     run_splits(task, totals, exec, own, partials);
     exec->barrier(exec);

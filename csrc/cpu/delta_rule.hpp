@@ -85,6 +85,13 @@ void prepare(const Task& task, int64_t row, int64_t head, const Keys& to) {
     store_vec(to.decayed_k + i, load_vec(to.decay + i) * load_vec(to.k + i));
 }
 
+// One by one, for compilers put arrays that are cleared at once into memory.
+template <int R>
+inline void clear(vec (&acc)[R]) {
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) acc[r] = vec{};
+}
+
 // The sums of R vectors, R being 1 or a multiple of 4.
 template <int R>
 void sum_rows(const vec (&acc)[R], float (&out)[R]) {
@@ -98,13 +105,12 @@ void sum_rows(const vec (&acc)[R], float (&out)[R]) {
   }
 }
 
-// One token for R rows of the state, from `from` to `to`, which may be the same place; wrote: where
-// d is logged, null for nowhere.
+// What R rows of the state say of a token's key: the sums of their products with its decayed key.
 template <int R>
-void step(const Task& task, const Keys& keys, const float* from, float* to, const float* v,
-          float beta, float* o, float* wrote) {
+void predict(const Task& task, const Keys& keys, const float* from, float (&known)[R]) {
   const int64_t size = task.size, whole = size / kLanes * kLanes, rest = size - whole;
-  vec acc[R] = {};
+  vec acc[R];
+  clear(acc);
   for (int64_t i = 0; i < whole; i += kLanes) {
     const vec k = load_vec(keys.decayed_k + i);
 #pragma GCC unroll 8
@@ -114,20 +120,28 @@ void step(const Task& task, const Keys& keys, const float* from, float* to, cons
     for (int r = 0; r < R; ++r)
       acc[r] = fma_vec(load_vec(from + r * size + whole, rest), load_vec(keys.decayed_k + whole),
                        acc[r]);
-  float d[R], out[R];
-  sum_rows(acc, d);
-  for (int r = 0; r < R; ++r) d[r] = beta * (v[r] - d[r]);
-  if (wrote)
-    for (int r = 0; r < R; ++r) wrote[r] = d[r];
+  sum_rows(acc, known);
+}
 
-  for (int r = 0; r < R; ++r) acc[r] = vec{};
+// A token that writes d to R rows of the state, from `from` to `to`, which may be the same place.
+// With a next token, whose decayed key is `next`, also what it will predict, while the rows are in
+// registers: it reads them for this alone otherwise.
+template <int R, bool kNext>
+void update(const Task& task, const Keys& keys, const float* next, const float* from, float* to,
+            const float (&d)[R], float* o, float (&known)[R]) {
+  const int64_t size = task.size, whole = size / kLanes * kLanes, rest = size - whole;
+  vec acc[R], ahead[R];
+  clear(acc);
+  clear(ahead);
   for (int64_t i = 0; i < whole; i += kLanes) {
     const vec decay = load_vec(keys.decay + i), k = load_vec(keys.k + i), q = load_vec(keys.q + i);
+    const vec n = kNext ? load_vec(next + i) : vec{};
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
       const vec m = fma_vec(vec_of(d[r]), k, load_vec(from + r * size + i) * decay);
       store_vec(to + r * size + i, m);
       acc[r] = fma_vec(m, q, acc[r]);
+      if (kNext) ahead[r] = fma_vec(m, n, ahead[r]);
     }
   }
   if (rest > 0)
@@ -136,9 +150,12 @@ void step(const Task& task, const Keys& keys, const float* from, float* to, cons
       const vec m = fma_vec(vec_of(d[r]), load_vec(keys.k + whole), old);
       store_vec(to + r * size + whole, m, rest);
       acc[r] = fma_vec(m, load_vec(keys.q + whole), acc[r]);
+      if (kNext) ahead[r] = fma_vec(m, load_vec(next + whole), ahead[r]);
     }
+  float out[R];
   sum_rows(acc, out);
   for (int r = 0; r < R; ++r) o[r] = out[r] * task.scale;
+  if (kNext) sum_rows(ahead, known);
 }
 
 // Successive entries of a sequence's ring, for one head.

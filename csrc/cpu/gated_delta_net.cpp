@@ -54,7 +54,9 @@ struct Part {
   int64_t b, head, begin, end;
   Pass pass;
   Token* tokens;
-  float *operands, *work;  // work: the working copy of a panel
+  // operands: of each token; known: what each row says of the next token's key, as the token before
+  // it left that; work: the working copy of a panel.
+  float *operands, *known, *work;
 };
 
 Token token_at(const Task& task, const Part& part, int64_t t, const Keys& keys) {
@@ -103,31 +105,48 @@ struct Move {
   bool first;  // nothing has brought the rows into the cache before
 };
 
+// A token's way through some rows: known is what they say of its key unless it is the first, and
+// then what they say of the next one's decayed key, if there is one.
+struct Step {
+  const Token& token;
+  const float* next;
+  float* known;
+  bool first;
+};
+
+// Value rows j .. j + R - 1.
 template <int R>
-void step_at(const Task& task, const Token& token, int64_t j, const float* from, float* to) {
-  step<R>(task, token.keys, from, to, token.v + j, token.beta, token.o + j,
-          token.wrote ? token.wrote + j : nullptr);
+void step_at(const Task& task, const Step& step, int64_t j, const float* from, float* to) {
+  const Token& token = step.token;
+  float said[R], d[R];
+  if (step.first)
+    predict<R>(task, token.keys, from, said);
+  else
+    memcpy(said, step.known + j, sizeof said);
+  for (int r = 0; r < R; ++r) d[r] = token.beta * (token.v[j + r] - said[r]);
+  if (token.wrote) memcpy(token.wrote + j, d, sizeof d);
+  if (step.next)
+    update<R, true>(task, token.keys, step.next, from, to, d, token.o + j, said);
+  else
+    update<R, false>(task, token.keys, nullptr, from, to, d, token.o + j, said);
+  memcpy(step.known + j, said, sizeof said);
 }
 
 // Value rows begin .. end - 1. Groups of rows depend on one another only from token to token.
-void step_rows(const Task& task, const Token& token, int64_t begin, int64_t end, Move move) {
+void step_rows(const Task& task, const Step& step, int64_t begin, int64_t end, Move move) {
   int64_t j = begin;
-  for (; j + kRows <= end; j += kRows) {
+  const auto rows = [&](auto take, int64_t count) {
+    take(task, step, j, move.from, move.to);
+    move.from += count * task.size;
+    move.to += count * task.size;
+    j += count;
+  };
+  while (j + kRows <= end) {
     if (move.first) fetch_rows(task, move.from);
-    step_at<kRows>(task, token, j, move.from, move.to);
-    move.from += kRows * task.size;
-    move.to += kRows * task.size;
+    rows(step_at<kRows>, kRows);
   }
-  for (; j + 4 <= end; j += 4) {
-    step_at<4>(task, token, j, move.from, move.to);
-    move.from += 4 * task.size;
-    move.to += 4 * task.size;
-  }
-  for (; j < end; ++j) {
-    step_at<1>(task, token, j, move.from, move.to);
-    move.from += task.size;
-    move.to += task.size;
-  }
+  while (j + 4 <= end) rows(step_at<4>, 4);
+  while (j < end) rows(step_at<1>, 1);
 }
 
 void advance_rows(const Task& task, const Entries& entries, int64_t begin, int64_t end, Move move) {
@@ -191,7 +210,8 @@ void hold_rows(const Task& task, const Part& part, int64_t begin, int64_t end) {
   advance_rows(task, entries, begin, end, {state, part.work, pass.folded == 0});
 }
 
-// Tokens t .. t + n - 1, whose operands are prepared, for value rows begin .. end - 1.
+// Tokens t .. t + n - 1, whose operands are prepared with those of the token after them, for value
+// rows begin .. end - 1.
 void run_panel(const Task& task, const Part& part, int64_t t, int64_t n, int64_t begin,
                int64_t end) {
   const Pass& pass = part.pass;
@@ -204,7 +224,9 @@ void run_panel(const Task& task, const Part& part, int64_t t, int64_t n, int64_t
     const Token& token = part.tokens[i];
     const float* from = token.from ? token.from + begin * task.size : part.work;
     float* to = token.to ? token.to + begin * task.size : part.work;
-    step_rows(task, token, begin, end, {from, to, t + i + pass.folded + pass.held == 0});
+    const float* next = t + i + 1 < pass.tokens ? part.tokens[i + 1].keys.decayed_k : nullptr;
+    const Step step = {token, next, part.known, t + i == 0};
+    step_rows(task, step, begin, end, {from, to, t + i + pass.folded + pass.held == 0});
   }
 }
 
@@ -218,11 +240,11 @@ void run_part(const Task& task, const Part& part) {
   do {
     int64_t n = pass.tokens - t;
     if (n > most) n = n - pass.logged() < kChunk ? n - pass.logged() : kChunk;
-    for (int64_t i = 0; i < n; ++i) {
+    for (int64_t i = 0; i <= n && t + i < pass.tokens; ++i) {
       const Keys keys = keys_at(task, part.operands, i);
       prepare(task, task.batch.first(part.b) + t + i, part.head, keys);
       part.tokens[i] = token_at(task, part, t + i, keys);
-      if (t + i >= pass.direct) log_operands(task, part, t + i, keys);
+      if (i < n && t + i >= pass.direct) log_operands(task, part, t + i, keys);
     }
     for (int64_t j = part.begin; j < part.end; j += kPanel)
       run_panel(task, part, t, n, j, j + kPanel < part.end ? j + kPanel : part.end);
@@ -273,11 +295,11 @@ void clear_padding(const Task& task, const rr_exec* exec) {
       memset(head_ptr(*task.o, i, h), 0, static_cast<size_t>(task.size) * sizeof(float));
 }
 
-// Floats of each thread's scratch, in whole cache lines: operands, tokens, and the working copy.
+// Floats of each thread's scratch, in whole cache lines.
 struct Scratch {
-  int64_t operands, tokens, work;
+  int64_t operands, tokens, known, work;
 
-  int64_t floats() const { return operands + tokens + work; }
+  int64_t floats() const { return operands + tokens + known + work; }
 };
 
 Scratch scratch_of(const rr_node* node) {
@@ -285,8 +307,8 @@ Scratch scratch_of(const rr_node* node) {
   const int64_t size = node->inputs[2].shape[2];
   const rr_tensor& log = node->inputs[10];
   const int64_t entries = present(log) ? log.shape[1] : 0;
-  const int64_t most = entries > kChunk ? entries : kChunk, token = sizeof(Token) / sizeof(float);
-  return {lines(most * 4 * padded(size)), lines(most * token),
+  const int64_t most = (entries > kChunk ? entries : kChunk) + 1;
+  return {lines(most * 4 * padded(size)), lines(most * sizeof(Token) / sizeof(float)), lines(size),
           entries > 0 ? lines(kPanel * size) : 0};
 }
 
@@ -301,7 +323,8 @@ void run(const rr_node* node, const rr_exec* exec) {
   Part part = {};
   part.operands = own;
   part.tokens = reinterpret_cast<Token*>(own + scratch.operands);
-  part.work = own + scratch.operands + scratch.tokens;
+  part.known = own + scratch.operands + scratch.tokens;
+  part.work = part.known + scratch.known;
   run_own(task, exec, part);
   clear_padding(task, exec);
 }

@@ -116,4 +116,18 @@ inline void q4_0_values(float* to, const char* from, int64_t n) {
     widen(to, from, dtype, n);
 }
 
+// A vector of a row from element i on, which is a multiple of kLanes, of each type that is quick to
+// make f32 more than once.
+struct FloatRow {
+  static vec at(const char* row, int64_t i) { return load_vec(row + i * 4); }
+};
+
+struct HalfRow {
+  static vec at(const char* row, int64_t i) {
+    hvec h;
+    memcpy(&h, row + i * 2, sizeof h);
+    return from_f16(h);
+  }
+};
+
 }  // namespace

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 
 import numpy as np
 
@@ -112,6 +113,50 @@ class PagedKV(PagedRows):
         else:
             self._put_back(dst, start, kept)
         self._length[dst] = start
+
+    @property
+    def page_bytes(self) -> int:
+        """Of all states, unless kept rows bring a window back."""
+        if self.reach is not None:
+            return 0
+        return sum(self.pools.specs[name].nbytes for name in self.states) // self.pages.n
+
+    def read_page(self, src: int, at: int, n: int) -> dict[str, np.ndarray]:
+        """Its rows, unless kept ones bring a window back."""
+        if self.reach is not None:
+            return {}
+        rows, found = page_rows(self.block_table.item(src, at), n), {}
+        shapes = {name: self._storage(name, n) for name in self.states}
+        # One piece of memory, large enough that the system gives it in large pages.
+        raw = np.empty(sum(prod(shape) * t.itemsize for shape, t in shapes.values()), np.uint8)
+        for name, (shape, dtype) in shapes.items():
+            size = prod(shape) * dtype.itemsize
+            found[name], raw = raw[:size].view(dtype).reshape(shape), raw[size:]
+            self.pools.read(name, rows, found[name])
+        return found
+
+    def can_recall(self, start: int, kept: KeptParts) -> bool:
+        """With pages for all of it or, with a window, kept rows and room for them."""
+        pages = pages_of(start) - self._recalled_from(start)
+        able = self.reach is None or self._are_rows(start, kept)
+        return able and 0 < start <= self.n_ctx and pages <= self.pages.free
+
+    def recall(
+        self, dst: int, start: int, pages: Sequence[Mapping[str, np.ndarray]], kept: KeptParts
+    ) -> None:
+        """Rows into new pages."""
+        if self.reach is not None:
+            self._put_back(dst, start, kept)
+        else:
+            self._take_pages(dst, 0, start)
+            for name in self.states:
+                for i, (rows, part) in enumerate(self._pieces(dst, 0, start)):
+                    self.pools.write(name, rows, pages[i][name][: part.stop - part.start])
+        self._length[dst] = start
+
+    def _recalled_from(self, start: int) -> int:
+        """The first page that `recall` fills."""
+        return 0 if self.reach is None else self._seen_page(start)
 
     def _are_rows(self, start: int, kept: KeptParts) -> bool:
         """Whether these are the rows that `to_keep` named at `start` tokens."""

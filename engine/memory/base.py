@@ -248,6 +248,26 @@ class Memory(ABC):
         behind them, which stays as it is; kept: as for `rewind`. The caller has asked
         `can_adopt`."""
 
+    @property
+    def page_bytes(self) -> int:
+        """What `read_page` copies."""
+        return 0
+
+    def read_page(self, src: int, at: int, n: int) -> dict[str, np.ndarray]:
+        """Copies, in host memory, of the first n rows of a page that src holds, the at-th of its
+        text, by state; none of states that `recall` takes from kept parts."""
+        return {}
+
+    def can_recall(self, start: int, kept: KeptParts) -> bool:
+        """Whether `recall` can: there are pages for so many tokens."""
+        return False
+
+    def recall(  # noqa: B027
+        self, dst: int, start: int, pages: Sequence[Mapping[str, np.ndarray]], kept: KeptParts
+    ) -> None:
+        """Let the empty sequence dst hold the first `start` tokens of a text whose pages were read
+        with `read_page`; kept: as for `rewind`. The caller has asked `can_recall`."""
+
     @abstractmethod
     def save(self, seq: int) -> dict[str, np.ndarray]:
         """Copies of what a settled sequence holds, by name."""

@@ -191,6 +191,34 @@ class HybridMemory(Memory):
             self.reset(dst)
             raise
 
+    @property
+    def page_bytes(self) -> int:
+        """Of all parts."""
+        return sum(part.page_bytes for part in self.parts)
+
+    def read_page(self, src: int, at: int, n: int) -> dict[str, np.ndarray]:
+        """Of all parts."""
+        found: dict[str, np.ndarray] = {}
+        for part in self.parts:
+            found |= part.read_page(src, at, n)
+        return found
+
+    def can_recall(self, start: int, kept: KeptParts) -> bool:
+        """Whether every part can."""
+        return all(part.can_recall(start, kept) for part in self.parts)
+
+    def recall(
+        self, dst: int, start: int, pages: Sequence[Mapping[str, np.ndarray]], kept: KeptParts
+    ) -> None:
+        """Every part does."""
+        try:
+            for part in self.parts:
+                part.recall(dst, start, pages, kept)
+            self._length[dst] = start
+        except BaseException:
+            self.reset(dst)
+            raise
+
     def save(self, seq: int) -> dict[str, np.ndarray]:
         """The arrays of all parts."""
         return {name: array for p in self.parts for name, array in p.save(seq).items()}

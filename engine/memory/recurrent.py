@@ -161,9 +161,19 @@ class RecurrentMemory(Memory):
 
     def can_adopt(self, src: int, start: int, kept: KeptParts) -> bool:
         """With all states at hand."""
-        return all(name in kept for name in self.states)
+        return self.can_recall(start, kept)
 
     def adopt(self, src: int, dst: int, start: int, kept: KeptParts) -> None:
+        """The kept state is the state."""
+        self.recall(dst, start, (), kept)
+
+    def can_recall(self, start: int, kept: KeptParts) -> bool:
+        """With all states at hand."""
+        return all(name in kept for name in self.states)
+
+    def recall(
+        self, dst: int, start: int, pages: Sequence[Mapping[str, np.ndarray]], kept: KeptParts
+    ) -> None:
         """The kept state is the state."""
         self._reset(dst)
         for name in self.states:

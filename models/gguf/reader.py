@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import stat
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, NoReturn
 
@@ -76,8 +77,9 @@ class Container(TypedKeys):
             raise GgufError(f"{self.path}: tensors read after the file was closed")
         raw = np.frombuffer(self._buf, np.uint8)
         raw.flags.writeable = False
+        back = partial(give_back, self._buf) if self._mapped is not None else None
         return [
-            GgufTensor(t.name, t.shape, t.dtype, raw[t.start : t.start + t.nbytes], self.path)
+            GgufTensor(t.name, t.shape, t.dtype, raw[t.start : t.start + t.nbytes], self.path, back)
             for t in self.table.rows
             if t.dtype
         ]

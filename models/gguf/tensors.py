@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,13 +28,15 @@ class GgufTensor:
     as a read-only uint8 vector on the mapped file. `decode` of graph.codec makes numbers of it.
 
     data starts where the file puts it: at a multiple of the file's alignment, 32 unless declared
-    otherwise."""
+    otherwise. give_back: takes what was read of a part of data out of memory; None where that
+    lies in a copy of the file."""
 
     name: str
     shape: tuple[int, ...]
     dtype: DType
     data: np.ndarray
     shard_path: Path
+    give_back: Callable[[np.ndarray], None] | None = None
 
     @property
     def nbytes(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from ..answers import Reader
@@ -13,7 +13,7 @@ from ..failures import anthropic_error, as_api_error
 from ..generating import apart, sampling_options
 from ..http import Answer, Stream, sse
 from ..prompting import prepare, render
-from ..served import Served
+from ..served import Part, Served
 from ..wire.anthropic import CountBody, MessagesBody
 
 
@@ -33,7 +33,7 @@ async def messages(call: Call[MessagesBody]) -> Answer | Stream:
     run = served.submit(prepared.tokens, body.max_tokens, **options)
     writer = _Writer(body, served, Reader(prepared.parser(), run))
     if body.stream:
-        return Stream(writer.parts(), _broken)
+        return Stream(writer.parts(), _broken, ping=PING)
     return Answer(await writer.whole())
 
 
@@ -64,8 +64,9 @@ class _Writer:
     async def whole(self) -> dict[str, Any]:
         """All at once."""
         try:
-            async for _ in self._events():
-                pass
+            async for part in self.run.parts():
+                for _ in self._events(part):
+                    pass
         finally:
             self.run.cancel()
         return {**self._message(), "content": self._blocks.blocks, **self._end()}
@@ -74,21 +75,20 @@ class _Writer:
         """Events as they come."""
         try:
             yield _sse({"type": "message_start", "message": self._message()})
-            yield _sse({"type": "ping"})
-            async for event in self._events():
-                yield _sse(event)
+            yield PING
+            async for part in self.run.parts():
+                yield b"".join(map(_sse, self._events(part)))
             usage = self._message()["usage"]
             yield _sse({"type": "message_delta", "delta": self._end(), "usage": usage})
             yield _sse({"type": "message_stop"})
         finally:
             self.run.cancel()
 
-    async def _events(self) -> AsyncIterator[dict[str, Any]]:
-        async for part in self.run.parts():
-            for event in self._blocks.events(self.reader.deltas(part)):
-                yield event
-        for event in self._blocks.close():
-            yield event
+    def _events(self, part: Part) -> Iterator[dict[str, Any]]:
+        """The events of a part."""
+        yield from self._blocks.events(self.reader.deltas(part))
+        if part.finished and self.run.request.error is None:
+            yield from self._blocks.close()
 
     def _message(self) -> dict[str, Any]:
         """The message before anything is said."""
@@ -112,6 +112,9 @@ class _Writer:
 
 def _sse(event: dict[str, Any]) -> bytes:
     return sse(event, event["type"])
+
+
+PING = _sse({"type": "ping"})
 
 
 def _broken(error: BaseException) -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from ...engine.request import Request
-from ..choices import entries_of, named_logprob, timings
+from ..choices import entries_of, full_logprob, timings
 from ..endpoint import Call, endpoint
 from ..filling import fill_in
 from ..generating import apart, broken_stream, sampling_options, tokens_of
@@ -101,7 +101,7 @@ class _Writer:
         }
         if self.body.n_probs:
             entries = entries_of(request, tokens)
-            found["completion_probabilities"] = [_probabilities(entry) for entry in entries]
+            found["completion_probabilities"] = list(map(full_logprob, entries))
         return found
 
     def _final(self, text: str, tokens: tuple[int, int]) -> dict[str, Any]:
@@ -136,7 +136,3 @@ def stop_type(request: Request, reason: str) -> str:
     if reason == "stop":
         return "eos" if request.stop_text is None else "word"
     return _STOP_TYPES.get(reason, "none")
-
-
-def _probabilities(entry: dict[str, Any]) -> dict[str, Any]:
-    return {**named_logprob(entry), "top_logprobs": list(map(named_logprob, entry["top"]))}

@@ -28,7 +28,7 @@ async def metrics(call: Call[Nothing]) -> Answer:
         found = served.engine.occupancy()
         service.metrics.running.labels(served.name).set(found.active)
         service.metrics.waiting.labels(served.name).set(found.queued)
-        for what in ("pages", "pages_free", "state_bytes", "tokens_cached"):
+        for what in ("pages", "pages_free", "state_bytes", "tokens_cached", "host_bytes"):
             service.metrics.memory.labels(served.name, what).set(getattr(found, what))
     return Answer(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 

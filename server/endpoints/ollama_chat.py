@@ -10,7 +10,7 @@ from ..failures import ollama_error
 from ..generating import apart, sampling_options
 from ..http import Answer, Stream
 from ..ollama import Writer, answer_one, check_thinking, load_or_unload, log_of, most_tokens, use
-from ..prompting import Chat, prepare, read_tools
+from ..prompting import Chat, prepare, read_tools, thinking_kwargs
 from ..wire.ollama import OllamaChatBody, OllamaMessage
 
 
@@ -30,7 +30,7 @@ async def chat(call: Call[OllamaChatBody]) -> Answer | Stream:
         tools,
         "auto" if tools else "none",
         response_schema=body.schema_of_answer,
-        template_kwargs=body.template_kwargs,
+        template_kwargs=thinking_kwargs(body.thinks, body.effort),
     )
     prepared = await apart(prepare, used.served, asked)
     run = used.served.submit(

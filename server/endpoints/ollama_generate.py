@@ -14,7 +14,7 @@ from ..filling import fill_in
 from ..generating import apart, sampling_options, tokens_of
 from ..http import Answer, Stream
 from ..ollama import Writer, answer_one, check_thinking, load_or_unload, log_of, most_tokens, use
-from ..prompting import Chat, prepare
+from ..prompting import Chat, prepare, thinking_kwargs
 from ..served import Served
 from ..wire.ollama import OllamaGenerateBody
 
@@ -80,7 +80,10 @@ def _chat(served: Served, body: OllamaGenerateBody, options: dict[str, Any]) -> 
         messages.insert(0, {"role": "system", "content": body.system})
     schema = body.schema_of_answer
     chat = Chat(
-        messages, choice="none", response_schema=schema, template_kwargs=body.template_kwargs
+        messages,
+        choice="none",
+        response_schema=schema,
+        template_kwargs=thinking_kwargs(body.thinks, body.effort),
     )
     prepared = prepare(served, chat)
     tokens = _behind(served, body.context, prepared.tokens)

@@ -12,7 +12,15 @@ from ..endpoint import Call, endpoint
 from ..failures import bad_request
 from ..generating import DONE, apart, broken_stream, sampling_options
 from ..http import Answer, Stream, sse
-from ..prompting import Chat, Prepared, prepare, read_choice, read_format, read_tools
+from ..prompting import (
+    Chat,
+    Prepared,
+    prepare,
+    read_choice,
+    read_format,
+    read_tools,
+    thinking_kwargs,
+)
 from ..served import Part, Running, Served
 from ..wire.openai import ChatBody
 from ..wire.sampling import check_tokens
@@ -58,24 +66,18 @@ def chat_of(body: ChatBody) -> Chat:
         body.documents,
         bool(body.continue_final_message),
         body.reasoning is not False,
+        body.thinking.budget if body.thinking is not None else None,
     )
 
 
 def template_kwargs(body: ChatBody) -> dict[str, Any]:
     """Further variables of the template."""
-    found = dict(body.chat_template_kwargs or {})
-    effort = body.reasoning_effort
+    effort, thinks = body.reasoning_effort, body.enable_thinking
     if isinstance(body.reasoning, dict):
         effort = body.reasoning.get("effort", effort)
-    if effort is not None:
-        found.setdefault("reasoning_effort", effort)
-        if effort == "none":
-            found.setdefault("enable_thinking", False)
-    thinks = body.enable_thinking
     if thinks is None and body.thinking is not None:
-        thinks = body.thinking.get("type") == "enabled"
-    if thinks is not None:
-        found.setdefault("enable_thinking", thinks)
+        thinks = body.thinking.enabled
+    found = {**thinking_kwargs(thinks, effort), **(body.chat_template_kwargs or {})}
     if body.add_generation_prompt is not None:
         found["add_generation_prompt"] = body.add_generation_prompt
     return found
@@ -107,8 +109,8 @@ class _Writer:
 
     async def whole(self) -> dict[str, Any]:
         """All answers at once."""
-        async for i, part in merged(self.runs):
-            self.readers[i].deltas(part)
+        async for part in merged(self.runs):
+            self.readers[part.choice].deltas(part)
         choices = []
         for i, reader in enumerate(self.readers):
             choice: dict[str, Any] = {
@@ -122,7 +124,7 @@ class _Writer:
             choices.append(choice)
         requests = [reader.request for reader in self.readers]
         return {
-            **header("chat.completion", "chatcmpl", self.served.name)(),
+            **header("chat.completion", "chatcmpl", self.served.name),
             "choices": choices,
             "usage": usage(requests, self.body.n),
             "timings": timings(requests[0]),
@@ -134,22 +136,21 @@ class _Writer:
         try:
             for i in range(len(self.runs)):
                 delta = {"role": "assistant", "content": ""}
-                yield sse({**begin(), "choices": [_choice(i, delta)]})
-            async for i, part in merged(self.runs):
-                for event in self._events(i, part):
-                    yield sse({**begin(), **event})
+                yield sse({**begin, "choices": [_choice(i, delta)]})
+            async for part in merged(self.runs):
+                yield b"".join([sse({**begin, **event}) for event in self._events(part)])
             options = self.body.stream_options
             if options is not None and options.include_usage:
                 found = usage([run.request for run in self.runs], self.body.n)
-                yield sse({**begin(), "choices": [], "usage": found})
+                yield sse({**begin, "choices": [], "usage": found})
             yield DONE
         finally:
             for run in self.runs:
                 run.cancel()
 
-    def _events(self, i: int, part: Part) -> Iterable[dict[str, Any]]:
+    def _events(self, part: Part) -> Iterable[dict[str, Any]]:
+        i, first = part.choice, True
         reader = self.readers[i]
-        first = True
         for delta in openai_deltas(reader, reader.deltas(part)):
             choice = _choice(i, delta)
             if first:

@@ -71,8 +71,8 @@ class _Writer:
     async def whole(self) -> dict[str, Any]:
         """All texts at once."""
         texts = [list[str]() for _ in self.runs]
-        async for i, part in merged(self.runs):
-            texts[i].append(part.text)
+        async for part in merged(self.runs):
+            texts[part.choice].append(part.text)
         choices = []
         for i, run in enumerate(self.runs):
             request = run.request
@@ -83,7 +83,7 @@ class _Writer:
             choices.append(choice)
         requests = [run.request for run in self.runs]
         return {
-            **self.header(),
+            **self.header,
             "choices": choices,
             "usage": usage(requests, self.body.n),
             "timings": timings(requests[0]),
@@ -92,26 +92,26 @@ class _Writer:
     async def events(self) -> AsyncIterator[bytes]:
         """Texts as they come."""
         try:
-            async for i, part in merged(self.runs):
-                yield sse(self._event(i, part))
+            async for part in merged(self.runs):
+                yield sse(self._event(part))
             options = self.body.stream_options
             if options is not None and options.include_usage:
                 found = usage([run.request for run in self.runs], self.body.n)
-                yield sse({**self.header(), "choices": [], "usage": found})
+                yield sse({**self.header, "choices": [], "usage": found})
             yield DONE
         finally:
             for run in self.runs:
                 run.cancel()
 
-    def _event(self, i: int, part: Part) -> dict[str, Any]:
-        request = self.runs[i].request
-        choice = self._choice(i, part.text, part.tokens)
+    def _event(self, part: Part) -> dict[str, Any]:
+        request = self.runs[part.choice].request
+        choice = self._choice(part.choice, part.text, part.tokens)
         choice["finish_reason"] = finish_reason(request) if part.finished else None
         if self.body.return_drafted:
             choice["drafted"] = part.pieces
         if self.body.return_tokens:
             choice["tokens"] = request.tokens[slice(*part.tokens)]
-        event = {**self.header(), "choices": [choice]}
+        event = {**self.header, "choices": [choice]}
         if part.finished or self.body.timings_per_token:
             event["timings"] = timings(request)
         return event

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-from ...models.chat.output import Delta, Reasoning
+from ...models.chat.output import Content, Reasoning
 from ..answers import Reader
-from ..choices import finish_reason
+from ..choices import entries_of, finish_reason, full_logprob
 from ..endpoint import Call, endpoint
 from ..failures import as_api_error
 from ..generating import apart, sampling_options
 from ..http import Answer, Stream, sse
 from ..prompting import prepare
-from ..responses import ItemWriter, chat_of
+from ..responses import ItemWriter, chat_of, logprobs_of
 from ..served import Part, Served
+from ..token_places import TokenPlaces
 from ..wire.responses import ResponsesBody
 from ..wire.sampling import check_tokens
 
@@ -25,12 +26,12 @@ from ..wire.sampling import check_tokens
 async def responses(call: Call[ResponsesBody]) -> Answer | Stream:
     """Answer the last of some items."""
     body = call.body
-    chat = chat_of(body)
+    chat, logprobs = chat_of(body), logprobs_of(body)
     served = await call.model(body.model)
     prepared = await apart(prepare, served, chat)
     options = prepared.joined(sampling_options(call.service, served, body))
     most = check_tokens("max_output_tokens", body.max_output_tokens)
-    run = served.submit(prepared.tokens, most, **options)
+    run = served.submit(prepared.tokens, most, logprobs=logprobs, **options)
     writer = _Writer(body, served, Reader(prepared.parser(), run))
     if body.stream:
         return Stream(writer.parts(), writer.broken)
@@ -42,16 +43,17 @@ class _Writer:
 
     def __init__(self, body: ResponsesBody, served: Served, reader: Reader) -> None:
         self.body, self.served, self.reader, self.run = body, served, reader, reader.run
-        self._items = ItemWriter(reader.gathered)
+        self._items, self._places = ItemWriter(reader.gathered), TokenPlaces(self.run.request)
         self._id, self._created = f"resp_{uuid.uuid4().hex}", int(time.time())
         self._count = 0  # events so far
-        self._thinking, self._thought = False, 0  # tokens of reasoning
+        self._thought = 0  # tokens of reasoning
 
     async def whole(self) -> dict[str, Any]:
         """All at once."""
         try:
-            async for _ in self._events():
-                pass
+            async for part in self.run.parts():
+                for _ in self._new(part):
+                    pass
         finally:
             self.run.cancel()
         return self._response(self._status())
@@ -61,8 +63,8 @@ class _Writer:
         try:
             for name in ("created", "in_progress"):
                 yield self._sse(self._with_response(name, "in_progress"))
-            async for event in self._events():
-                yield self._sse(event)
+            async for part in self.run.parts():
+                yield b"".join(map(self._sse, self._new(part)))
             status = self._status()
             yield self._sse(self._with_response(status, status))
         finally:
@@ -75,22 +77,17 @@ class _Writer:
         event["response"]["error"] = found
         return self._sse(event)
 
-    async def _events(self) -> AsyncIterator[dict[str, Any]]:
-        async for part in self.run.parts():
-            deltas = self.reader.deltas(part)
-            self._count_thoughts(part, deltas)
-            for event in self._items.events(deltas):
-                yield event
-        for event in self._items.close(self._status()):
-            yield event
-
-    def _count_thoughts(self, part: Part, deltas: Sequence[Delta]) -> None:
-        """A part counts as reasoning where all that it brings is that; one that brings nothing, as
-        what was before it."""
-        if deltas:
-            self._thinking = all(isinstance(delta, Reasoning) for delta in deltas)
-        if self._thinking:
-            self._thought += part.tokens[1] - part.tokens[0]
+    def _new(self, part: Part) -> Iterator[dict[str, Any]]:
+        """The events of a part."""
+        request = self.run.request
+        for delta in self.reader.deltas(part):
+            tokens = self._places.tokens(delta)
+            if isinstance(delta, Reasoning):
+                self._thought += tokens[1] - tokens[0]
+            told = entries_of(request, tokens) if isinstance(delta, Content) else []
+            yield from self._items.events(delta, list(map(full_logprob, told)))
+        if part.finished and request.error is None:
+            yield from self._items.close(self._status())
 
     def _status(self) -> str:
         cut = finish_reason(self.run.request) == "length"
@@ -132,6 +129,7 @@ class _Writer:
             "text": {"format": (body.text and body.text.format) or {"type": "text"}},
             "tool_choice": body.tool_choice or "auto",
             "tools": body.tools or [],
+            "top_logprobs": body.top_logprobs or 0,
             "top_p": params.top_p,
             "truncation": "disabled",
             "usage": self._usage() if ended else None,

@@ -33,13 +33,23 @@ class ToolChoice(BaseModel):
 
 
 class Thinking(BaseModel):
-    """Whether the model reasons first. budget_tokens: not held to."""
+    """Whether the model reasons first. budget_tokens: then it stops."""
 
     model_config = ConfigDict(extra="ignore")
 
     type: Literal["enabled", "disabled", "adaptive"]
-    budget_tokens: Whole | None = None
+    budget_tokens: Whole | None = Field(None, ge=1)
     display: Literal["summarized", "omitted"] | None = None
+
+    @property
+    def enabled(self) -> bool:
+        """Whether it may reason."""
+        return self.type != "disabled"
+
+    @property
+    def budget(self) -> int | None:
+        """Tokens of reasoning, None for any number."""
+        return self.budget_tokens if self.type == "enabled" else None
 
 
 class OutputConfig(BaseModel):

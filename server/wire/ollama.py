@@ -118,13 +118,14 @@ class _Generating(_Timed):
         return self.format if isinstance(self.format, dict) and self.format else None
 
     @property
-    def template_kwargs(self) -> dict[str, Any]:
-        """What `think` says to a template."""
-        if self.think is None:
-            return {}
-        if isinstance(self.think, str):
-            return {"enable_thinking": True, "reasoning_effort": self.think}
-        return {"enable_thinking": self.think}
+    def thinks(self) -> bool | None:
+        """Whether there is to be reasoning, None where that is left open."""
+        return True if isinstance(self.think, str) else self.think
+
+    @property
+    def effort(self) -> str | None:
+        """How much of it."""
+        return self.think if isinstance(self.think, str) else None
 
 
 class OllamaChatBody(_Generating):

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from .anthropic import Thinking
 from .body import Body
 from .sampling import OPENAI_IGNORED, SAMPLERS_REFUSED, Sampling, Whole
 
@@ -89,7 +90,7 @@ class ChatBody(_Generating):
     reasoning: bool | dict[str, Any] | None = Field(
         None, description="false: reasoning stays in the content, with its tags."
     )
-    thinking: dict[str, Any] | None = None
+    thinking: Thinking | None = None
 
 
 class EmbeddingBody(Body):

@@ -9,6 +9,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from .sampling import SAMPLERS_REFUSED, Sampling, Whole
 
+LOGPROBS = "message.output_text.logprobs"
+# What else `include` may name, all of items and tools that are not here.
+INCLUDABLE = (
+    *("reasoning.encrypted_content", "message.input_image.image_url", "file_search_call.results"),
+    *("web_search_call.results", "web_search_call.action.sources", "code_interpreter_call.outputs"),
+    "computer_call_output.output.image_url",
+)
+
 
 class TextConfig(BaseModel):
     """format: text, json_object or json_schema."""
@@ -44,7 +52,6 @@ class ResponsesBody(Sampling):
         "background_options": (),
         "prompt": (),
         "max_tool_calls": (),
-        "top_logprobs": (0,),
         "moderation": (),
         "image": (),
     }
@@ -54,7 +61,10 @@ class ResponsesBody(Sampling):
     instructions: str | None = None
     max_output_tokens: Whole | None = Field(None, ge=0)
     metadata: dict[str, Any] | None = Field(None, description="Given back with the answer.")
-    include: list[str] | None = Field(None, description="Log-probabilities are refused.")
+    include: list[str] | None = Field(
+        None, description=f"{LOGPROBS}; what else there is concerns items that answers have not."
+    )
+    top_logprobs: Whole | None = Field(None, ge=0, le=20)
     stream: bool | None = None
     text: TextConfig | None = None
     reasoning: ReasoningConfig | None = None

@@ -10,6 +10,7 @@ from cuda_rig import EMULATED, MIB, backend, needs_cuda, scarce
 from paged_rig import check_pages
 from riverrun.backends.base import SPARE
 from riverrun.backends.cuda import CudaPools
+from riverrun.engine import Engine
 from riverrun.engine.memory import PagedKV, Reservation
 from riverrun.engine.session import Session
 from riverrun.graph import TensorSpec
@@ -28,8 +29,10 @@ class Crossing:
         self.read = self.written = 0
         read, write = CudaPools.read, CudaPools.write
 
-        def reads(pools: CudaPools, name: str, at: object) -> np.ndarray:
-            found = read(pools, name, at)  # type: ignore[arg-type]
+        def reads(
+            pools: CudaPools, name: str, at: object, out: np.ndarray | None = None
+        ) -> np.ndarray:
+            found = read(pools, name, at, out)  # type: ignore[arg-type]
             self.read += found.nbytes
             return found
 
@@ -151,3 +154,21 @@ def test_rows_behind_a_window_stay_on_the_card(monkeypatch: pytest.MonkeyPatch) 
     check_pages(kv)
     for name, array in rows().items():
         np.testing.assert_array_equal(array, want[name])
+
+
+def test_texts_go_to_host_memory_and_come_back() -> None:
+    """Pages for one text: those of the other, and its states, cross to the host and back."""
+    first, second = stream(110, 600), stream(111, 600)
+    greedy = {"temperature": 0.0, "ignore_eos": True, "cache_prompt": True}
+    with Engine(tiny("qwen35", "cuda"), n_ctx=1024, host_cache_bytes=MIB << 8) as e:
+        asked = []
+        for prompt in (first, second, first):
+            asked.append(e.submit(prompt, 4, **greedy))
+            while not e.idle:
+                e.step()
+        assert e.occupancy().host_bytes > 0
+        assert [request.timings.cache_n for request in asked] == [0, 0, 512]
+        assert asked[0].tokens == asked[2].tokens
+        for part in e.session.memory.parts:
+            if isinstance(part, PagedKV):
+                check_pages(part)

@@ -32,9 +32,18 @@ CALLS = {
         f"{D.begin}{D.call}function{D.separator}NAME\n```json\n"
         f'{{"city": "CITY"}}\n```{D.call_end}{D.end}',
     ],
+    "mistral": [
+        '[TOOL_CALLS]NAME[ARGS]{"city": "CITY"}',
+        '[TOOL_CALLS]NAME[CALL_ID]aB3dE6gH9[ARGS]{"city": "CITY"}',
+    ],
+    "mistral-list": [
+        '[TOOL_CALLS][{"name": "NAME", "arguments": {"city": "CITY"}}]',
+        '[TOOL_CALLS] [{"name": "NAME", "arguments": {"city": "CITY"}, "id": "aB3dE6gH9"}]',
+    ],
 }
 EACH = [(name, call) for name, calls in CALLS.items() for call in calls]
-THOUGHTS = {"harmony": HM, "llama3": "\n\n"}
+MISTRAL = "[THINK]Hm.[/THINK]"
+THOUGHTS = {"harmony": HM, "llama3": "\n\n", "mistral": MISTRAL, "mistral-list": MISTRAL}
 
 
 def valid(call: str, city: str = "Ulm") -> str:
@@ -50,6 +59,7 @@ def test_calls_are_held_to_names_and_schemas(name: str, call: str) -> None:
             assert takes(constraint, text) == text + "END"
         begun = call[: call.index("NAME")]
         assert takes(constraint, call.replace("NAME", "gone")) == begun + "g"
+        assert takes(constraint, begun + "x") == begun
         wrong = valid(call).replace("city", "town")
         assert takes(constraint, wrong) == wrong[: wrong.index("town")]
     assert takes(compiled(name, "now"), valid(call)) == call[: call.index("NAME")]
@@ -57,9 +67,9 @@ def test_calls_are_held_to_names_and_schemas(name: str, call: str) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("choice", ["required", "store"])
-@pytest.mark.parametrize("name", ["llama3", "lfm2"])
+@pytest.mark.parametrize("name", ["llama3", "lfm2", "mistral", "mistral-list"])
 def test_random_answers_are_calls(name: str, choice: str, seed: int) -> None:
-    tail = "" if name in THOUGHTS else "</think>\n\n"
+    tail = {"lfm2": "</think>\n\n", "llama3": ""}.get(name, "[/THINK]")
     text = random_answer(compiled(name, choice, tail), seed)
     read = fed(parser_of(name, prompt_tail=tail), [text])
     assert read.calls and not read.content, text
@@ -99,6 +109,17 @@ def test_content_of_a_schema(name: str) -> None:
             "kimi",
             f"{K.begin}{K.call}functions.now:0{K.separator}{{}}{K.call_end}",
             f"{K.call}functions.now:1{K.separator}{{}}{K.call_end}{K.end}",
+        ),
+        (
+            "deepseek",
+            f"{D.begin}{D.call}now{D.separator}{{}}{D.call_end}",
+            f"{D.call}now{D.separator}{{}}{D.call_end}{D.end}",
+        ),
+        ("mistral", "[TOOL_CALLS]now[ARGS]{}", "[TOOL_CALLS]now[ARGS]{}"),
+        (
+            "mistral-list",
+            '[TOOL_CALLS][{"name": "now", "arguments": {}}',
+            ', {"name": "now", "arguments": {}}]',
         ),
     ],
 )

@@ -4,7 +4,6 @@ only the rest is evaluated, and what comes out is what a cold run gives."""
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,37 +11,10 @@ import pytest
 import riverrun as rr
 from engine_rig import finish
 from interrupts import lines
-from paged_rig import check_pages
+from parked_rig import GREEDY, N_CTX, Agent, ask, check, require_cold
 from riverrun.engine.memory import PagedKV
-from riverrun.engine.request import Request
 from riverrun.graph.errors import RequestError
 from rollback_rig import STRATEGIES, stream, tiny
-
-N_CTX = 2048
-GREEDY: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True}
-
-
-@cache
-def cold(variant: str, prompt: tuple[int, ...], n: int) -> list[int]:
-    return tiny(variant).generate(list(prompt), n, n_ctx=N_CTX, **GREEDY).result.tokens
-
-
-def ask(e: rr.Engine, prompt: list[int], n: int = 4, **more: Any) -> Request:
-    return e.submit(prompt, n, cache_prompt=True, **(GREEDY | more))
-
-
-def require_cold(request: Request, variant: str) -> None:
-    assert request.result is not None and request.result.error == ""
-    n = request.options.max_tokens
-    assert request.tokens == cold(variant, tuple(request.prompt), n)
-    timings = request.timings
-    assert timings.cache_n + timings.prompt_n == len(request.prompt)
-
-
-def check(e: rr.Engine) -> None:
-    for part in e.session.memory.parts:
-        if isinstance(part, PagedKV):
-            check_pages(part)
 
 
 @pytest.mark.parametrize("variant", ["llama", "qwen35", "gemma3"])
@@ -129,24 +101,6 @@ def test_parked_texts_give_way() -> None:
         assert again.timings.cache_n == 0
         require_cold(again, "llama")
         check(e)
-
-
-class Agent:
-    """A conversation whose template leaves earlier thoughts out: each prompt shares all but the
-    last answer with the text before."""
-
-    def __init__(self, seed: int) -> None:
-        self.seed, self.turn = seed, 0
-        self.said = stream(seed, 100)
-
-    def prompt(self) -> list[int]:
-        return self.said + stream(self.seed + self.turn, 30)
-
-    def hear(self, prompt: list[int], answer: list[int]) -> int:
-        """Its answer without thoughts; how many tokens of the next prompt are new."""
-        self.turn += 1
-        self.said = prompt + answer[-20:]
-        return 20 + 30
 
 
 @pytest.mark.parametrize("exact", [False, True])

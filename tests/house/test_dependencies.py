@@ -16,7 +16,7 @@ PACKAGES += ("bench", "tools")
 # Where a distribution's name is not that of its module.
 MODULES = {"ik-llama-cpp-python": "ik_llama_cpp", "protobuf": "google"}
 # What a user has for other reasons, and riverrun uses where it is there.
-OPTIONAL = {"cupy"}
+OPTIONAL = {"cupy", "llama_cpp"}
 # Read by type checkers alone, which bring it along.
 OPTIONAL |= {"typing_extensions"}
 PROJECT = (ROOT / "pyproject.toml").read_text()

@@ -56,7 +56,8 @@ IMPORTS = {
         ("numpy", "starlette", "uvicorn", "pydantic", "pydantic_core", "prometheus_client"),
     ),
     "bench": May(
-        ("graph", "engine", "speculative", "models", "backends"), ("numpy", "rich", "ik_llama_cpp")
+        ("graph", "engine", "speculative", "models", "backends"),
+        ("numpy", "rich", "ik_llama_cpp", "llama_cpp"),
     ),
     "bench/serve_client.py": May(("graph", "bench"), ("httpx",)),
     "api/riverrun": May(EVERYTHING, ("numpy",)),

@@ -14,6 +14,7 @@ PIECES = (
     "</think>", "<parameter=", "a>", "</parameter>", "<arg_key>", "</arg_key>", "<arg_value>",
     "</arg_value>", "\n", " ", "{", "}", '"', '{"name": "f", "arguments": {', '"a": ', "[", "1",
     ",", "\\", "x", "ü🎈", "<|python_tag|>", "<|channel|>", "<|message|>", "<|call|>", "(", ")",
+    "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]",
 )  # fmt: skip
 HALVES = (
     "<tool_call",

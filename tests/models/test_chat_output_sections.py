@@ -39,6 +39,16 @@ def test_reasoning_text_and_calls(name: str, form: str) -> None:
     assert unread.content == calls and not unread.calls
 
 
+def test_calls_of_deepseek_as_v3_1_writes_them() -> None:
+    """Next to each other, behind reasoning that the prompt has opened, or closed."""
+    calls = section("deepseek", CITY, "{}").replace("\n", "")
+    for tail, thought in (("<think>", "Hm."), ("<think></think>", "")):
+        text = f"{thought}</think>Look." if thought else "Look."
+        found = read("deepseek", text + calls, prompt_tail=f"<｜Assistant｜>{tail}")
+        assert (found.reasoning, found.content) == (thought, "Look.")
+        assert found.calls == [("get_weather", CITY), ("get_weather", "{}")]
+
+
 @pytest.mark.parametrize("name", ["kimi", "deepseek"])
 def test_marks_that_are_missing(name: str) -> None:
     marks = formats()[name]().parser(tools=[{}]).marks  # type: ignore[attr-defined]

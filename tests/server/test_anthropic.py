@@ -214,6 +214,61 @@ def test_thinking(
     assert chats[-1].template_kwargs == kwargs
 
 
+THINKING: dict[str, Any] = {
+    **BODY,
+    "messages": [*MESSAGES, {"role": "assistant", "content": "<think>"}],
+    "max_tokens": 40,
+    "stop_sequences": ["</think"],
+}
+
+
+def test_reasoning_ends_after_its_budget(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    family: Any = formats()["hermes"]()
+    monkeypatch.setattr(prompting, "format_for", lambda *given: family)
+    free = server.post(PATH, **THINKING)["content"]
+    assert [block["type"] for block in free] == ["thinking"]
+    body = {**THINKING, "thinking": {"type": "enabled", "budget_tokens": 5}}
+    cut = server.post(PATH, **body)
+    assert (cut["stop_reason"], len(cut["content"])) == ("stop_sequence", 1)
+    assert 0 < len(cut["content"][0]["thinking"]) < len(free[0]["thinking"])
+    assert free[0]["thinking"].startswith(cut["content"][0]["thinking"])
+    body = {**body, "stop_sequences": []}
+    found = server.post(PATH, **body)["content"]
+    assert found[0]["thinking"] == cut["content"][0]["thinking"]
+    assert [block["type"] for block in found] == ["thinking", "text"]
+    assert joined(streamed(server, **body)) == found
+    for loose in (
+        {"budget_tokens": 500},
+        {"type": "disabled", "budget_tokens": 5},
+        {"type": "adaptive"},
+    ):
+        thinking = {"type": "enabled", **loose}
+        assert server.post(PATH, **{**THINKING, "thinking": thinking})["content"] == free
+    chat = {"temperature": 0, "max_tokens": 40, "continue_final_message": True}
+    said = server.post(
+        "/v1/chat/completions", **chat, messages=THINKING["messages"], thinking=body["thinking"]
+    )["choices"][0]["message"]
+    assert said["reasoning_content"] == found[0]["thinking"]
+
+
+def test_budgets_that_cannot_be_held_to(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    thinking = {"type": "enabled", "budget_tokens": 5}
+    chat = {"messages": MESSAGES, "max_tokens": 4, "thinking": thinking}
+    family: Any = formats()["hermes"]()
+    monkeypatch.setattr(prompting, "format_for", lambda *given: family)
+    error = server.post("/v1/chat/completions", 400, **chat, grammar='start: "a"')["error"]
+    assert "budget_tokens" in error["message"] and "grammar" in error["message"]
+    family = formats()["harmony"]()
+    found = server.post(PATH, 400, **BODY, thinking=thinking)
+    assert "budget_tokens" in found["error"]["message"] and "harmony" in found["error"]["message"]
+    assert server.post(PATH, **BODY, thinking={"type": "enabled", "budget_tokens": 512})["content"]
+    monkeypatch.undo()  # the demo model does not reason, and any budget is held to
+    assert (
+        server.post(PATH, **BODY, thinking=thinking)["content"]
+        == server.post(PATH, **BODY)["content"]
+    )
+
+
 def test_what_templates_get_of_messages(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     chats = rendered(monkeypatch)
     mark = {"cache_control": {"type": "ephemeral"}}
@@ -297,6 +352,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "mcp": ({**BODY, "mcp_servers": [{"url": "x"}]}, "mcp_servers"),
     "temperature": ({**BODY, "temperature": -1}, "temperature"),
     "unknown": ({**BODY, "max_token": 1}, "max_tokens"),
+    "budget": ({**BODY, "thinking": {"type": "enabled", "budget_tokens": 0}}, "budget_tokens"),
     "format": ({**BODY, "output_config": {"format": {"type": "xml"}}}, "output_config"),
     "long": (asked({"type": "text", "text": "word " * 600}), "512"),
 }

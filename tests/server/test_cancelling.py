@@ -1,4 +1,5 @@
-"""Whoever leaves has their request ended within a pass, at any stage; what others get is whole."""
+"""Whoever leaves has their request ended before another pass, at any stage; what others get is
+whole."""
 
 from __future__ import annotations
 
@@ -9,97 +10,114 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from server_rig import PROMPT, Server, serving
+from held_engine import HeldEngine
+from server_rig import PROMPT, Server, awaited, send, serving
 
 LONG = {"max_tokens": 400, "temperature": 0, "ignore_eos": True}
+TEXT = "/v1/completions"
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with serving(n_ctx=1024, spec="mtp,ngram-mod", parallel=2) as made:
+    with serving(n_ctx=1024, spec="mtp,ngram-mod", parallel=2, kind=HeldEngine) as made:
         yield made
 
 
-def wait_until_idle(server: Server, seconds: float = 30) -> None:
-    """Raises where something still runs after a watchdog's time."""
-    end = time.monotonic() + seconds
-    while not server.idle():
-        assert time.monotonic() < end, "a slot is still busy"
-        time.sleep(0.005)
+def ask(server: Server, prompt: list[int], stream: bool, n: int = 400) -> socket.socket:
+    return send(server, TEXT, {**LONG, "prompt": prompt, "max_tokens": n, "stream": stream})
 
 
-def send(server: Server, body: str) -> socket.socket:
-    """A raw request for a completion."""
-    host, port = server.url.removeprefix("http://").split(":")
-    found = socket.create_connection((host, int(port)))
-    data = body.encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(data)}\r\n\r\n"
-    found.sendall(head.encode() + data)
-    return found
+class Crowd:
+    """Clients that ask for long answers, and leave."""
+
+    def __init__(self, server: Server) -> None:
+        self.server, self.connections = server, list[socket.socket]()
+        self.asked, self.before = 0, answered(server)
+
+    def ask(self, prompt: list[int], stream: bool) -> None:
+        self.asked += 1
+        self.connections.append(ask(self.server, prompt, stream))
+
+    def leave(self) -> None:
+        """All that are left close their connections, while the engine stands in the middle of a
+        pass. When the server has seen it, the step that the pass is part of goes on to its end, and
+        the next one begins with the end of all requests: whatever stage they were at, no further
+        pass begins. Nothing but kept texts has pages then."""
+        server, engine = self.server, held(self.server)
+        while self.connections:
+            self.connections.pop().close()
+        awaited(lambda: answered(server) == self.before + self.asked)
+        assert all(request.cancelled for request in server.served.requests)
+        steps = engine.steps
+        engine.go_on()
+        awaited(server.idle)
+        assert engine.steps - steps <= 1
+        assert engine.passes_of[steps + 1 :] == [0] * (engine.steps - steps)
+        full = engine.occupancy()
+        assert (full.active, full.queued, full.pages_free) == (0, 0, full.pages)
 
 
-def body_of(prompt: list[int], stream: bool, n: int = 400) -> str:
-    return (
-        f'{{"prompt": {prompt}, "max_tokens": {n}, "temperature": 0, "ignore_eos": true, '
-        f'"stream": {str(stream).lower()}}}'
-    )
+def answered(server: Server) -> int:
+    """Completions that the server is done with, be it because the client has gone."""
+    lines = server.client.get("/metrics").text.splitlines()
+    found = [line for line in lines if "_total{" in line and f'path="{TEXT}"' in line]
+    return sum(int(float(line.split()[-1])) for line in found)
+
+
+def held(server: Server) -> HeldEngine:
+    engine = server.served.engine
+    assert isinstance(engine, HeldEngine)
+    return engine
 
 
 def expected_of(server: Server) -> str:
-    found = server.post("/v1/completions", prompt=PROMPT, **{**LONG, "max_tokens": 16})
-    return found["choices"][0]["text"]
+    found = server.post("/completion", prompt=PROMPT, **{**LONG, "max_tokens": 16})
+    return found["content"]
 
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("stage", ["queued", "prompt", "decoding"])
 def test_at_each_stage(server: Server, stage: str, stream: bool) -> None:
-    expected = expected_of(server)
-    others = [send(server, body_of([5, 6, 7], False)) for _ in range(2 if stage == "queued" else 0)]
-    prompt = [9] * (900 if stage == "prompt" else 3)
-    ours = send(server, body_of(prompt, stream, 100))
-    wanted = {"queued": "queued", "prompt": "prompt", "decoding": "decoding"}[stage]
-    end = time.monotonic() + 30
-    while not any(r.stage.value == wanted for r in server.served.requests):
-        if time.monotonic() > end or (stage == "prompt" and server.idle()):
-            break
-    ours.close()
-    for other in others:
-        other.close()
-    wait_until_idle(server)
+    expected, engine, crowd = expected_of(server), held(server), Crowd(server)
+    engine.hold(3 if stage == "decoding" else 0)  # behind the prompt's pass, and a round or two
+    crowd.ask([9] * (900 if stage == "prompt" else 3), stream)
+    engine.stand()
+    if stage == "queued":
+        crowd.ask([5, 6, 7], stream)
+        awaited(lambda: server.served.busy == 2)
+    assert stage in [request.stage.value for request in server.served.requests]
+    crowd.leave()
     assert expected_of(server) == expected
 
 
 def test_many_abrupt_disconnects(server: Server) -> None:
     """At random times, with answers to others in between, which are whole."""
-    expected, chance = expected_of(server), random.Random("disconnects")
-    open_ones: list[socket.socket] = []
-    for i in range(60):
+    expected, chance, crowd = expected_of(server), random.Random("disconnects"), Crowd(server)
+    for i in range(200):
         prompt = [chance.randrange(5, 500) for _ in range(chance.choice([1, 5, 300]))]
-        open_ones.append(send(server, body_of(prompt, chance.random() < 0.5)))
-        time.sleep(chance.random() * 0.02)
-        while len(open_ones) > chance.randrange(5):
-            open_ones.pop(chance.randrange(len(open_ones))).close()
-        if i % 20 == 19:
+        crowd.ask(prompt, chance.random() < 0.5)
+        time.sleep(chance.random() * 0.01)
+        while len(crowd.connections) > chance.randrange(5):
+            crowd.connections.pop(chance.randrange(len(crowd.connections))).close()
+        if i % 50 == 49:
+            held(server).hold()
+            crowd.ask([5, 6, 7], True)
+            held(server).stand()
+            crowd.leave()
             assert expected_of(server) == expected
-    for each in open_ones:
-        each.close()
-    wait_until_idle(server)
-    assert expected_of(server) == expected
 
 
 def test_a_full_queue_says_when_to_come_back() -> None:
     with serving(n_ctx=1024, parallel=1, queue=1) as server:
-        busy = [send(server, body_of([5], False)) for _ in range(2)]
-        end = time.monotonic() + 30
-        while server.served.busy < 2 and time.monotonic() < end:
-            time.sleep(0.002)
+        busy = [ask(server, [5], False) for _ in range(2)]
+        awaited(lambda: server.served.busy == 2)
         answer = server.client.post("/v1/completions", json={"prompt": PROMPT})
         assert answer.status_code == 503
         assert int(answer.headers["retry-after"]) >= 1
         assert answer.json()["error"]["code"] == "overloaded"
         for each in busy:
             each.close()
-        wait_until_idle(server)
+        awaited(server.idle)
         assert server.post("/v1/completions", prompt=PROMPT, max_tokens=1)["choices"]
 
 
@@ -110,7 +128,7 @@ def test_a_request_that_takes_too_long_is_a_504() -> None:
         assert "0.05 s" in error["message"]
         events = server.stream("/v1/completions", **body)
         assert events[-1]["error"]["code"] == "timeout"
-        wait_until_idle(server)
+        awaited(server.idle)
 
 
 def test_shutdown_lets_running_requests_end() -> None:
@@ -123,9 +141,7 @@ def test_shutdown_lets_running_requests_end() -> None:
 
         asking = threading.Thread(target=ask)
         asking.start()
-        end = time.monotonic() + 30
-        while not server.served.busy and time.monotonic() < end:
-            time.sleep(0.002)
+        awaited(lambda: server.served.busy)
         server.begin_stop()
         asking.join(60)
     assert found == ["length"]

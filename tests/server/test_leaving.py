@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import socket
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from riverrun.engine.request import Request
-from server_rig import PROMPT, Server, serving
+from server_rig import PROMPT, Server, awaited, send, serving
 
 CODE = "def f(x):\n    return x\n\n" * 20
 ENDLESS = {"temperature": 0, "ignore_eos": True}
@@ -29,27 +26,8 @@ def server() -> Iterator[Server]:
         yield made
 
 
-def awaited(what: Any, seconds: float = 30) -> Any:
-    """What a function gives once that is something."""
-    end = time.monotonic() + seconds
-    while not (found := what()):
-        assert time.monotonic() < end, "nothing came"
-        time.sleep(0.002)
-    return found
-
-
 def decoding(server: Server) -> Request:
     return awaited(lambda: next((r for r in server.served.requests if r.tokens), None))
-
-
-def send(server: Server, path: str, body: dict[str, Any]) -> socket.socket:
-    """A raw request."""
-    host, port = server.url.removeprefix("http://").split(":")
-    found = socket.create_connection((host, int(port)))
-    data = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(data)}\r\n\r\n"
-    found.sendall(head.encode() + data)
-    return found
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])

@@ -145,3 +145,15 @@ def _save_and_kill(process: subprocess.Popen[str], url: str, moment: float) -> N
         time.sleep(moment)
         os.kill(process.pid, signal.SIGKILL)
         process.wait(30)
+
+
+@pytest.mark.parametrize("asked", [(), ("--cache-ram", "0")])
+def test_texts_that_have_no_room_go_to_host_memory(asked: tuple[str, ...]) -> None:
+    """Three prompts in turn, where attention memory has pages for two of them."""
+    with command("--parallel", "1", *asked) as (_, url):
+        for word in ("red ", "green ", "blue "):
+            body = {"prompt": word * 60, "n_predict": 1, "temperature": 0}
+            assert httpx.post(f"{url}/completion", json=body, timeout=60).status_code == 200
+        text = httpx.get(f"{url}/metrics").text
+    held = re.search(r'riverrun_memory\{.*what="host_bytes"\} (\S+)', text)
+    assert held is not None and (float(held[1]) > 0) == (not asked)

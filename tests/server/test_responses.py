@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from demo import demo
+from riverrun.models.chat.output import Content, Reasoning
 from scripted import CUT, NOW, WEATHER, rendered, script
 from server_rig import PROMPT, Server, serving
 
@@ -105,13 +106,6 @@ def test_items_of_calls_and_reasoning(server: Server, monkeypatch: pytest.Monkey
     assert "".join(arguments) == weather["arguments"] + now["arguments"]
 
 
-def test_tokens_of_reasoning_are_counted(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    script(monkeypatch)
-    usage = server.post(PATH, **BODY)["usage"]
-    thought = usage["output_tokens_details"]["reasoning_tokens"]
-    assert 2 <= thought < usage["output_tokens"]
-
-
 def test_a_call_that_was_cut_is_incomplete(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     script(monkeypatch, CUT)
     found = server.post(PATH, **BODY, tools=TOOLS)
@@ -164,7 +158,7 @@ def test_what_templates_get_of_items(server: Server, monkeypatch: pytest.MonkeyP
     ]
     server.post(PATH, **{**BODY, "input": items}, instructions="Be brief.")
 
-    def call(name: str, function: str, arguments: str) -> dict[str, Any]:
+    def call(name: str, function: str, arguments: dict[str, Any]) -> dict[str, Any]:
         made = {"name": function, "arguments": arguments}
         return {"id": name, "type": "function", "function": made}
 
@@ -175,7 +169,7 @@ def test_what_templates_get_of_items(server: Server, monkeypatch: pytest.MonkeyP
             "role": "assistant",
             "content": "I look.",
             "reasoning_content": "Hm.",
-            "tool_calls": [call("a", "weather", '{"city":"Oslo"}'), call("b", "now", "{}")],
+            "tool_calls": [call("a", "weather", {"city": "Oslo"}), call("b", "now", {})],
         },
         {"role": "tool", "tool_call_id": "a", "content": "rain", "name": "weather"},
         {"role": "tool", "tool_call_id": "c", "content": "noon"},
@@ -215,6 +209,83 @@ def test_prompts_that_were_kept_are_counted(server: Server) -> None:
     assert server.post(PATH, **body)["usage"]["input_tokens_details"]["cached_tokens"] > 50
 
 
+LOGPROBS: dict[str, Any] = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+
+
+def test_logprobs_are_those_of_the_library(server: Server) -> None:
+    chat = demo().chat([{"role": "user", "content": "hi"}], 12, temperature=0, logprobs=2)
+    list(chat)
+    wanted = [
+        {
+            "token": entry["text"],
+            "id": entry["token"],
+            "bytes": entry["bytes"],
+            "logprob": entry["logprob"],
+        }
+        for entry in chat.result.logprobs or ()
+    ]
+    found = server.post(PATH, **BODY, **LOGPROBS)
+    entries = found["output"][0]["content"][0]["logprobs"]
+    assert found["top_logprobs"] == 2
+    assert [{k: v for k, v in e.items() if k != "top_logprobs"} for e in entries] == wanted
+    for entry in entries:  # greedy: the likeliest is what was chosen
+        top = entry["top_logprobs"]
+        assert len(top) == 2 and top[0]["token"] == entry["token"]
+        assert top[0]["logprob"] == entry["logprob"] >= top[1]["logprob"]
+    events = streamed(server, **BODY, **LOGPROBS)
+    deltas = [event for event in events if event["type"] == "response.output_text.delta"]
+    assert [entry for event in deltas for entry in event["logprobs"]] == entries
+    for event in deltas:
+        told = b"".join(bytes(entry["bytes"]) for entry in event["logprobs"])
+        assert told.decode() == event["delta"]
+    (done,) = [event for event in events if event["type"] == "response.output_text.done"]
+    (part,) = [event for event in events if event["type"] == "response.content_part.done"]
+    assert done["logprobs"] == part["part"]["logprobs"] == entries
+    assert events[-1]["response"]["output"][0]["content"][0]["logprobs"] == entries
+
+
+class FirstIsThought:
+    """A parser to which the first five characters are reasoning."""
+
+    def __init__(self) -> None:
+        self.read = 0
+
+    def feed(self, text: str) -> list[Any]:
+        first, self.read = self.read, self.read + len(text)
+        cut = max(0, min(len(text), 5 - first))
+        found: list[Any] = []
+        if cut:
+            found.append(Reasoning(text[:cut], (first, first + cut)))
+        if cut < len(text):
+            found.append(Content(text[cut:], (first + cut, self.read)))
+        return found
+
+    def finish(self) -> list[Any]:
+        return []
+
+
+def test_tokens_of_reasoning_and_of_text(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = server.post(PATH, **BODY, **LOGPROBS)["output"][0]["content"][0]
+    monkeypatch.setattr(script(monkeypatch), "parser", lambda **asked: FirstIsThought())
+    found = server.post(PATH, **BODY, **LOGPROBS)
+    thought = found["usage"]["output_tokens_details"]["reasoning_tokens"]
+    reasoning, message = (item["content"][0] for item in found["output"])
+    assert reasoning["text"] + message["text"] == whole["text"]
+    assert "logprobs" not in reasoning
+    assert 0 < thought < 12
+    assert message["logprobs"] == whole["logprobs"][thought:]
+    before = "".join(entry["token"] for entry in whole["logprobs"][:thought])
+    assert len(before) >= 5 > len(before) - len(whole["logprobs"][thought - 1]["token"])
+    told = [
+        entry
+        for event in streamed(server, **BODY, include=LOGPROBS["include"])
+        if event["type"] == "response.output_text.delta"
+        for entry in event["logprobs"]
+    ]
+    assert [entry["token"] for entry in told] == [e["token"] for e in message["logprobs"]]
+    assert not any(entry["top_logprobs"] for entry in told)
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no-input": ({"temperature": 0}, "input"),
     "empty-input": ({**BODY, "input": []}, "input"),
@@ -222,7 +293,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "background": ({**BODY, "background": True}, "background"),
     "conversation": ({**BODY, "conversation": "conv_1"}, "conversation"),
     "prompt": ({**BODY, "prompt": {"id": "x"}}, "prompt"),
-    "logprobs": ({**BODY, "include": ["message.output_text.logprobs"]}, "logprobs"),
+    "include": ({**BODY, "include": ["message.output_text.logprob"]}, "output_text.logprobs"),
+    "top-logprobs": ({**BODY, "top_logprobs": 3}, "include"),
+    "many-logprobs": ({**BODY, **LOGPROBS, "top_logprobs": 21}, "top_logprobs"),
     "item": ({**BODY, "input": [{"type": "item_reference", "id": "x"}]}, "item_reference"),
     "image": ({**BODY, "input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "image"),
     "role": ({**BODY, "input": [{"role": "x", "content": "y"}]}, "role"),
@@ -274,6 +347,19 @@ def test_the_client(server: Server, client: Any) -> None:
     assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == text
     with client.responses.stream(model="default", **BODY) as stream:
         assert [event.type for event in stream][-1] == "response.incomplete"
+
+
+def test_the_client_gets_logprobs(server: Server, client: Any) -> None:
+    options: Any = {"model": "default", **BODY, **LOGPROBS}
+    part = client.responses.create(**options).output[0].content[0]
+    assert "".join(each.token for each in part.logprobs) == part.text
+    assert all(len(each.top_logprobs) == 2 for each in part.logprobs)
+    with client.responses.stream(**options) as stream:
+        events = list(stream)
+    deltas = [event for event in events if event.type == "response.output_text.delta"]
+    told = [each for event in deltas for each in event.logprobs]
+    assert [each.logprob for each in told] == [each.logprob for each in part.logprobs]
+    assert events[-1].response.output[0].content[0].logprobs == part.logprobs
 
 
 def test_the_client_gets_calls(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:

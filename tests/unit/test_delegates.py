@@ -99,6 +99,7 @@ def test_split_pools_have_every_member_of_pools() -> None:
         "keep": ({"b": [0, slice(1, 2)], "a": [(3,)]},),
         "kept_bytes": ({"b": [0, slice(1, 2)], "a": [(3,)]},),
         "put_back": ("b", 1, np.arange(3, dtype=np.float32)),
+        "to_host": ("b", np.arange(3, dtype=np.float32)),
         "raw": ("b",),
         "load": ("b", np.arange(24, dtype=np.uint8)),
         "scratch": (100,),

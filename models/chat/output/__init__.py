@@ -1,7 +1,7 @@
 """What chat models write, understood: reasoning, text and calls of tools, as the text comes, and
 the grammars that make calls valid."""
 
-from .deltas import CallArguments, CallEnd, CallStart, Content, Delta, Reasoning
+from .deltas import CallArguments, CallEnd, CallStart, Content, Delta, Place, Reasoning
 from .formats import FORMATS, OutputFormat, format_for, formats, register
 from .parser import MarkedParser, OutputParser, Think
 
@@ -15,6 +15,7 @@ __all__ = [
     "MarkedParser",
     "OutputFormat",
     "OutputParser",
+    "Place",
     "Reasoning",
     "Think",
     "format_for",

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+Place = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class CallStart:
-    """A tool call begins. index: 0, 1, ... in an answer. name: of the function, as written."""
+    """A tool call begins. index: 0, 1, ... in an answer. name: of the function, as written. id: by
+    which the chat goes on to name the call, empty for any."""
 
     index: int
     name: str
+    id: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -31,16 +35,19 @@ class CallEnd:
 
 @dataclass(frozen=True)
 class Reasoning:
-    """A piece of the reasoning, without its tags."""
+    """A piece of the reasoning, without its tags. place: as of `Content`."""
 
     text: str
+    place: Place | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
 class Content:
-    """A piece of the text that is for the reader."""
+    """A piece of the text that is for the reader. place: of the first of its characters in the
+    answer and of the one behind its last; None where that is not known."""
 
     text: str
+    place: Place | None = field(default=None, compare=False)
 
 
 Delta = CallStart | CallArguments | CallEnd | Reasoning | Content

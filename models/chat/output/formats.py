@@ -16,12 +16,13 @@ class OutputFormat:
     """How a family of models writes reasoning and calls of tools. One file of `families` each.
 
     name: of the family. visible: texts of control tokens that a parser must see in the text.
-    think: the tags of reasoning, None for models that do not reason. precedence: of several
-    families that know a template the highest is meant."""
+    think: the tags of reasoning, None for models that do not reason or do so otherwise (untagged).
+    precedence: of several families that know a template the highest is meant."""
 
     name: str
     visible: tuple[str, ...] = (THINK.open, THINK.close)
     think: Think | None = THINK
+    untagged = False
     precedence = 0
 
     def detects(self, template: str) -> bool:

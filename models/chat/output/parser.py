@@ -51,8 +51,9 @@ class OutputParser:
         self._out: list[Delta] = []
         self._running = self._whole()
         self._kind: type[Content] | type[Reasoning] = Content
-        # White space that is withheld, as it came.
+        # White space that is withheld, as it came, and its place; None: it is not of the answer.
         self._space: list[str] = []
+        self._space_at: int | None = None
         # Whether a part of the answer has just begun, and whether the last call has arguments.
         self._fresh = self._in_call = self._has_arguments = False
 
@@ -82,13 +83,13 @@ class OutputParser:
     def part(self) -> None:
         """Another part of the answer begins, such as what comes after the reasoning: white space
         around this place is dropped."""
-        self._space, self._fresh = [], True
+        self._space, self._space_at, self._fresh = [], None, True
 
-    def start_call(self, name: str) -> None:
-        """A call begins."""
+    def start_call(self, name: str, id: str = "") -> None:
+        """A call begins. id: of `CallStart`."""
         self.part()
         self._in_call, self._has_arguments = True, False
-        self._out.append(CallStart(self.n_calls, name))
+        self._out.append(CallStart(self.n_calls, name, id))
         self.n_calls += 1
 
     def arguments(self, text: str) -> None:
@@ -113,17 +114,24 @@ class OutputParser:
             return
         self._fresh, self._kind = False, kind
         bare = text.rstrip(SPACE) if trim else text
+        begin = self.text.place - len(text)
+        end = begin + len(bare)
         if bare:
-            self._out.append(kind("".join((*self._space, bare))))
-            self._space = []
+            first = begin if self._space_at is None else self._space_at
+            self._out.append(kind("".join((*self._space, bare)), (first, end)))
+            self._space, self._space_at = [], None
         if len(bare) < len(text):
+            if not self._space:
+                self._space_at = end
             self._space.append(text[len(bare) :])
 
     def _whole(self) -> Waiting[None]:
         yield from self.read()
         yield from self.text.until((), self.content)
         if self._space:
-            self._out.append(self._kind("".join(self._space)))
+            left = "".join(self._space)
+            first = self.text.place if self._space_at is None else self._space_at
+            self._out.append(self._kind(left, (first, first + len(left))))
 
     def _go_on(self) -> list[Delta]:
         next(self._running, None)

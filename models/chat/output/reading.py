@@ -40,6 +40,11 @@ class Reading:
         self.ended = True
 
     @property
+    def place(self) -> int:
+        """How many characters are read."""
+        return self._fed - len(self._text) + self._at
+
+    @property
     def rest(self) -> str:
         """What has come and is not read."""
         return self._text[self._at :]
@@ -92,7 +97,13 @@ class Reading:
         Returns the marker, or None at the end of a text without one, all of which was given. What
         may turn out to be a marker is withheld, no more."""
         markers = tuple(markers)
+        firsts = {marker[0] for marker in markers}
         while True:
+            if firsts.isdisjoint(self.rest):
+                _give_some(give, self.advance(len(self._text)))
+                if not (yield from self.more()):
+                    return None
+                continue
             found = [(i, -len(m), m) for m in markers if (i := self._text.find(m, self._at)) >= 0]
             if found:
                 place, _, marker = min(found)

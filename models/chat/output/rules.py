@@ -107,13 +107,14 @@ def several(rules: Rules, begin: str, call: str, parallel: bool) -> Calls:
     return Calls(begin, rules.rule(call + more))
 
 
-def call_objects(rules: Rules, functions: Functions, key: str = "arguments") -> str:
-    """A call written as `{"name": NAME, "arguments": {...}}`. key: of the arguments."""
+def call_objects(rules: Rules, functions: Functions, key: str = "arguments", more: str = "") -> str:
+    """A call written as `{"name": NAME, "arguments": {...}}`. key: of the arguments. more: what may
+    follow them in the object."""
     calls = []
     for name, schema in functions:
         head = f'{{"name": {json.dumps(name, ensure_ascii=False)}, "{key}": '
         calls.append(f"{rules.literal(head)} {rules.json(schema)}")
-    return rules.rule(" | ".join(calls)) + ' "}"'
+    return f'{rules.rule(" | ".join(calls))} {more} "}}"'
 
 
 def answer(

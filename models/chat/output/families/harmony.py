@@ -34,6 +34,7 @@ class Harmony(OutputFormat):
 
     name = "harmony"
     visible = MARKERS
+    untagged = True
     precedence = 1
 
     def detects(self, template: str) -> bool:
@@ -188,7 +189,7 @@ class HarmonyParser(OutputParser):
                 if not text:
                     return
                 self._fresh, apart = False, False
-                text = "\n\n" + text
+                self._space.append("\n\n")
             self._said.add(kind)
             give(text)
 

@@ -1,0 +1,53 @@
+"""Instruction-set levels of the processor beside one another, each in a process of its own, since
+a process reads its level once.
+
+`python -m riverrun.bench.levels FILE N_CTX THREADS LOAD` is such a process (`apart.answer`); it
+says its level first."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..backends.cpu import instruction_sets
+from ..engine import loading
+from ..graph.errors import BackendError, RiverrunError
+from .apart import Apart, answer
+from .throughput import Bench
+
+
+def read_levels(text: str) -> tuple[str, ...]:
+    """The levels of "LEVEL,LEVEL...". Raises ValueError for one that this processor, or
+    RIVERRUN_ISA, does not allow, and for one that comes twice."""
+    levels, usable = tuple(text.split(",")), instruction_sets()
+    for level in levels:
+        if level not in usable:
+            raise ValueError(f"expected levels of {', '.join(usable)}, got {level!r}")
+    if len(set(levels)) < len(levels):
+        raise ValueError(f"expected each level once, got {text!r}")
+    return levels
+
+
+def open_level(level: str, path: Path, n_ctx: int, threads: int, load: str = "map") -> Apart:
+    """The process of a level. Raises BackendError where it does not use that level."""
+    arguments = (str(path), str(n_ctx), str(threads), load)
+    opened = Apart(f"the level {level}", __name__, arguments, {"RIVERRUN_ISA": level})
+    if opened.ready != level:
+        opened.close()
+        raise BackendError(f"expected kernels of {level}, got those of {opened.ready}")
+    return opened
+
+
+def main(arguments: Sequence[str]) -> None:
+    """A level's process."""
+    path, n_ctx, threads, load = arguments
+    try:
+        bench = Bench(loading.load(path, "cpu", int(threads), load=load), int(n_ctx))
+    except RiverrunError as error:
+        sys.exit(str(error))
+    answer(instruction_sets()[-1], bench.measure)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

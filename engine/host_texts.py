@@ -1,0 +1,130 @@
+"""Texts in host memory that have given up their pages: prompts go on from them all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ..backends.base import KeptParts
+from ..models.memories import PAGE
+from .items import common_length
+from .memory.pages import MOST_PARKED
+from .prompt_states import bytes_of
+from .prompts import WORTH_KEEPING
+from .session_memory import SessionMemory
+
+Page = Mapping[str, np.ndarray]
+# Of a text's states the newest go with it: one behind the last answer, one in front of it, from
+# which a prompt goes on that parts from the text there, and one before that.
+STATES = 3
+
+
+@dataclass(frozen=True, eq=False)
+class HostText:
+    """pages: the rows of each page of attention memory; states: kept states by position."""
+
+    tokens: list[int]
+    pages: list[Page]
+    states: dict[int, KeptParts]
+
+
+class Found(NamedTuple):
+    """A text, and how many tokens of a prompt can go on from it."""
+
+    kept: int = 0
+    common: int = 0
+    text: HostText | None = None
+
+
+class HostTexts:
+    """Texts of at most `limit` bytes in all, the one used last first; a page that several begin
+    with counts once, and is copied once."""
+
+    def __init__(self, storage: SessionMemory, limit: int) -> None:
+        self._storage, self.limit = storage, limit
+        self.texts: list[HostText] = []
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all texts."""
+        pages = {id(page): page for text in self.texts for page in text.pages}
+        states = {id(state): state for text in self.texts for state in text.states.values()}
+        rows = sum(array.nbytes for page in pages.values() for array in page.values())
+        return rows + sum(map(bytes_of, states.values()))
+
+    def find(self, prompt: Sequence[int]) -> Found:
+        """The text that a prompt can go on from with the most tokens."""
+        best = Found()
+        for text in self.texts:
+            common = common_length(text.tokens, prompt[:-1])
+            if common > best.kept:
+                kept = self._reachable(text, common)
+                best = max(best, Found(kept, common, text), key=lambda found: found.kept)
+        return best
+
+    def use(self, text: HostText) -> None:
+        """It goes last."""
+        self.texts = [text, *(t for t in self.texts if t is not text)]
+
+    def put(self, at: int, tokens: Sequence[int]) -> None:
+        """Copy a text that a sequence or a place behind them holds, as far as prompts can go on
+        from it. What has been here longest without use goes where the limit asks for it."""
+        end = self._useful(at, len(tokens))
+        # A page and a state would be copied to be dropped again.
+        if end < WORTH_KEEPING or self._bytes(at, end) > self.limit:
+            return
+        kept = list(tokens[:end])
+        pages = list(self._pages(at, kept))
+        text = HostText(kept, pages, self._states(at, kept))
+        others = [t for t in self.texts if not self._adds_nothing(t, text)]
+        self.texts = [text, *others][:MOST_PARKED]
+        while self.nbytes > self.limit:
+            self.texts = self.texts[:-1]
+
+    def _useful(self, at: int, length: int) -> int:
+        if self._storage.memory.reach is None:
+            return length
+        return max((p for p in self._storage.prompt_states.positions(at) if p <= length), default=0)
+
+    def _bytes(self, at: int, end: int) -> int:
+        """What a text would take by itself."""
+        states = list(self._storage.prompt_states.before(at, end))[:STATES]
+        pages = -(-end // PAGE) * self._storage.memory.page_bytes
+        return pages + sum(bytes_of(state) for _, state in states)
+
+    def _pages(self, at: int, tokens: list[int]) -> Iterator[Page]:
+        commons = [(common_length(text.tokens, tokens), text) for text in self.texts]
+        for i, start in enumerate(range(0, len(tokens), PAGE)):
+            n = min(PAGE, len(tokens) - start)
+            same = (t.pages[i] for common, t in commons if common >= start + PAGE)
+            found = next(same, None)
+            yield self._storage.memory.read_page(at, i, n) if found is None else found
+
+    def _states(self, at: int, tokens: list[int]) -> dict[int, KeptParts]:
+        found: dict[int, KeptParts] = {}
+        for position, state in list(self._storage.prompt_states.before(at, len(tokens)))[:STATES]:
+            same = (
+                text.states[position]
+                for text in self.texts
+                if position in text.states and common_length(text.tokens, tokens) >= position
+            )
+            here = next(same, None)
+            found[position] = self._storage.to_host(state) if here is None else here
+        return found
+
+    def _reachable(self, text: HostText, common: int) -> int:
+        """From how many of its leading `common` tokens a sequence can go on."""
+        if self._storage.memory.reach is None:
+            step = self._storage.grid or 1
+            return common // step * step
+        return max((at for at in text.states if at <= common), default=0)
+
+    def _adds_nothing(self, text: HostText, new: HostText) -> bool:
+        """Whether all that can be gone on from is in the new one, too."""
+        if self._storage.memory.reach is None:
+            return common_length(text.tokens, new.tokens) == len(text.tokens)
+        common = common_length(text.tokens, new.tokens)
+        return all(at <= common and at in new.states for at in text.states)
