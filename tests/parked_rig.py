@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 import riverrun as rr
+from engine_rig import finish
+from interrupts import lines
 from paged_rig import check_pages
 from riverrun.engine.memory import PagedKV
 from riverrun.engine.request import Request
@@ -36,6 +39,25 @@ def check(e: rr.Engine) -> None:
     for part in e.session.memory.parts:
         if isinstance(part, PagedKV):
             check_pages(part)
+
+
+def break_off(
+    e: rr.Engine,
+    prepare: Callable[[], Callable[[], object]],
+    prompts: Sequence[list[int]],
+    variant: str,
+    step: int,
+) -> None:
+    """Break off what is prepared at every step-th line; each time prompts go on to give what cold
+    runs give."""
+    for _ in lines(prepare, step=step):
+        finish(e)
+        check(e)
+        for prompt in prompts:
+            request = ask(e, prompt)
+            finish(e)
+            require_cold(request, variant)
+        check(e)
 
 
 class Agent:

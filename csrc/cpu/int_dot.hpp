@@ -147,27 +147,7 @@ RR_INLINE auto for_tile(const Weights& w) {
 // column c: columns of x lie kColumnBytes apart. Weights are unsigned and below 2^BITS, activations
 // within -127 .. 127, so that the result is exact on every path. Columns take turns, because an
 // instruction of one column would wait for the one before it.
-#if defined(__AVX512VNNI__)
-
-typedef int32_t AnyInt __attribute__((may_alias));
-
-template <int BITS, int COUNT, int C, class Weights, class First>
-RR_INLINE void dots(const Weights& w, const int8_t* x, const First& first, Ints (&sums)[C]) {
-#pragma GCC unroll 8
-  for (int c = 0; c < C; ++c) sums[c] = first(c);
-#pragma GCC unroll 8
-  for (int i = 0; i < COUNT; ++i) {
-    const Bytes wi = w(i);
-#pragma GCC unroll 8
-    for (int c = 0; c < C; ++c)
-      // Written out, because the compiler splits off the broadcast, which costs a fifth.
-      asm("vpdpbusd %2%{1to16%}, %1, %0"
-          : "+v"(sums[c])
-          : "v"(wi), "m"(*reinterpret_cast<const AnyInt*>(x + 32 * c + 4 * i)));
-  }
-}
-
-#elif defined(__AVXVNNI__)
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 
 template <int BITS, int COUNT, int C, class Weights, class First>
 RR_INLINE void dots(const Weights& w, const int8_t* x, const First& first, Ints (&sums)[C]) {
@@ -178,8 +158,7 @@ RR_INLINE void dots(const Weights& w, const int8_t* x, const First& first, Ints 
   for (int i = 0; i < COUNT; ++i) {
     const Bytes wi = w(i);
 #pragma GCC unroll 8
-    for (int c = 0; c < C; ++c)
-      sums[c] = i_dot_bytes(sums[c], wi, i_splat(load_int(x + 32 * c + 4 * i)));
+    for (int c = 0; c < C; ++c) i_add_dots(sums[c], wi, x + 32 * c + 4 * i);
   }
 }
 

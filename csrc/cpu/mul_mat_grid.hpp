@@ -97,24 +97,10 @@ struct Grid {
   template <int C>
   RR_INLINE static void add_halves(const uint8_t* codes, Floats first, Floats second,
                                    const XBlock<W, C>& x, Floats (&sums)[C]) {
-    const Floats first_taken = surplus(first), second_taken = surplus(second);
     const Looked all = {b_table(W::kTable.value), {codes}};
     const auto low = for_tile<W::kBits, 4, C>([&](int i) { return all(i); });
     const auto high = for_tile<W::kBits, 4, C>([&](int i) { return all(4 + i); });
-    each_part<C>([&](auto part) RR_INLINE_BODY {
-      constexpr int kFirst = decltype(part)::kFirst, kN = decltype(part)::kN;
-      Ints a[kN], b[kN];
-      dots<W::kBits, 4>(
-          low, x.q(kFirst, 0), [&](int c) { return i_splat(x.word(0, kFirst + c)); }, a);
-      dots<W::kBits, 4>(
-          high, x.q(kFirst, 1), [&](int c) { return i_splat(x.word(1, kFirst + c)); }, b);
-#pragma GCC unroll 8
-      for (int i = 0, c = kFirst; i < kN; ++i, ++c) {
-        const Floats both =
-            f_add(i_scaled(a[i], first, first_taken), i_scaled(b[i], second, second_taken));
-        sums[c] = f_fma(both, f_splat(x.scale(c)), sums[c]);
-      }
-    });
+    add_scaled_halves(low, high, first, second, x, sums);
   }
 };
 

@@ -36,24 +36,10 @@ struct SignedK {
         const uint8_t* piece = unit + 256 + W::kPiece * j;
         const Floats first = f_mul(f_from_i8(unit + 32 * j), d);
         const Floats second = f_mul(f_from_i8(unit + 32 * j + 16), d);
-        const Floats first_taken = surplus(first), second_taken = surplus(second);
         const auto low = for_tile<W::kBits, 4, C>(W::weights(piece, 0));
         const auto high = for_tile<W::kBits, 4, C>(W::weights(piece, 1));
         fetch_ahead<W::kPiece, C <= 4 ? 64 : 192>(job, piece);
-        each_part<C>([&](auto part) RR_INLINE_BODY {
-          constexpr int kFirst = decltype(part)::kFirst, kN = decltype(part)::kN;
-          Ints a[kN], b[kN];
-          dots<W::kBits, 4>(
-              low, x.q(kFirst, 0), [&](int c) { return i_splat(x.word(0, kFirst + c)); }, a);
-          dots<W::kBits, 4>(
-              high, x.q(kFirst, 1), [&](int c) { return i_splat(x.word(1, kFirst + c)); }, b);
-#pragma GCC unroll 8
-          for (int i = 0, c = kFirst; i < kN; ++i, ++c) {
-            const Floats both =
-                f_add(i_scaled(a[i], first, first_taken), i_scaled(b[i], second, second_taken));
-            sums[c] = f_fma(both, f_splat(x.scale(c)), sums[c]);
-          }
-        });
+        add_scaled_halves(low, high, first, second, x, sums);
         x.next();
       }
     }

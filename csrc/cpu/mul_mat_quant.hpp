@@ -66,6 +66,28 @@ RR_INLINE void finish(const Floats* sums, const TileJob& job) {
   }
 }
 
+// Adds the products of a block whose halves of 16 values have scales of their own, first and
+// second; low and high: their weights, of for_tile.
+template <class W, int C, class Low, class High>
+RR_INLINE void add_scaled_halves(const Low& low, const High& high, Floats first, Floats second,
+                                 const XBlock<W, C>& x, Floats (&sums)[C]) {
+  const Floats first_taken = surplus(first), second_taken = surplus(second);
+  each_part<C>([&](auto part) RR_INLINE_BODY {
+    constexpr int kFirst = decltype(part)::kFirst, kN = decltype(part)::kN;
+    Ints a[kN], b[kN];
+    dots<W::kBits, 4>(
+        low, x.q(kFirst, 0), [&](int c) { return i_splat(x.word(0, kFirst + c)); }, a);
+    dots<W::kBits, 4>(
+        high, x.q(kFirst, 1), [&](int c) { return i_splat(x.word(1, kFirst + c)); }, b);
+#pragma GCC unroll 8
+    for (int i = 0, c = kFirst; i < kN; ++i, ++c) {
+      const Floats both =
+          f_add(i_scaled(a[i], first, first_taken), i_scaled(b[i], second, second_taken));
+      sums[c] = f_fma(both, f_splat(x.scale(c)), sums[c]);
+    }
+  });
+}
+
 template <class W, int C = kTile>
 inline void run_tile(int width, const TileJob& job) {
   if (width == C) return W::template tile<C>(job);

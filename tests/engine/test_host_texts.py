@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import riverrun as rr
 from engine_rig import finish
-from interrupts import lines
-from parked_rig import GREEDY, Agent, ask, check, require_cold
+from parked_rig import GREEDY, Agent, ask, break_off, check, require_cold
 from riverrun.engine.parked import Parked
 from riverrun.engine.prompts import WORTH_KEEPING
 from riverrun.engine.session_memory import Reuse
@@ -184,14 +183,7 @@ def test_an_exception_at_any_line(variant: str) -> None:
         ask(e, prompts[0][:590] + stream(222, 30))
         return e.step
 
-    for _ in lines(prepare, step=67):
-        finish(e)
-        check(e)
-        for prompt in prompts:
-            request = ask(e, prompt)
-            finish(e)
-            require_cold(request, variant)
-        check(e)
+    break_off(e, prepare, prompts, variant, step=67)
     e.close()
 
 

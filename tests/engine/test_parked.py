@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import riverrun as rr
 from engine_rig import finish
-from interrupts import lines
-from parked_rig import GREEDY, N_CTX, Agent, ask, check, require_cold
+from parked_rig import GREEDY, N_CTX, Agent, ask, break_off, check, require_cold
 from riverrun.engine.memory import PagedKV
 from riverrun.graph.errors import RequestError
 from rollback_rig import STRATEGIES, stream, tiny
@@ -144,14 +143,7 @@ def test_an_exception_at_any_line_where_texts_are_parked() -> None:
 
     prepare()
     finish(e)
-    for _ in lines(prepare, step=23):
-        finish(e)
-        check(e)
-        for prompt in prompts:
-            request = ask(e, prompt)
-            finish(e)
-            require_cold(request, "qwen35")
-        check(e)
+    break_off(e, prepare, prompts, "qwen35", step=23)
     assert np.isfinite(e.occupancy().state_bytes)
     e.close()
 

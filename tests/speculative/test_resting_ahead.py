@@ -11,10 +11,21 @@ from ahead_rig import late
 from demo import demo
 from engine_rig import finish, solo
 from riverrun.speculative import Speculator
+from riverrun.speculative.adaptive import Times
 from rollback_rig import STRATEGIES
 from spec_rig import GREEDY, KINDS, TEXTS, plain, right, scripted, speculation
 
 N = 60
+
+
+@pytest.fixture(autouse=True)
+def steady(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passes take as long as they have tokens, so that no draft pays, and rounds nothing beside."""
+    note = Times.note
+    monkeypatch.setattr(Times, "note", lambda self, n, _, k=1: note(self, n, float(n), k))
+    monkeypatch.setattr(Times, "note_beside", lambda *_: None)
+
+
 ROLLS = [s for s in STRATEGIES if not s.startswith("checkpoint")]
 
 
@@ -100,6 +111,7 @@ def test_times_of_passes_that_others_disturb_do_not_count(monkeypatch: pytest.Mo
             assert len(noted) > N / 2 and all(noted)
             first = e.submit(**arguments("p17", 0))
             while len(first.tokens) < 10 or not queue.waiting:
+                assert not e.idle
                 e.step()
             e.submit(TEXTS["p200"] * 4, 1, speculative=False)
             finish(e)
