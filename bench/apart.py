@@ -21,6 +21,18 @@ from .throughput import Workload
 Row = dict[str, Any]
 
 
+def read_names(text: str, known: Sequence[str], what: str) -> tuple[str, ...]:
+    """The names of "NAME,NAME...". Raises ValueError for one that is not known, and for one that
+    comes twice."""
+    names = tuple(text.split(","))
+    for name in names:
+        if name not in known:
+            raise ValueError(f"expected {what}s of {', '.join(known)}, got {name!r}")
+    if len(set(names)) < len(names):
+        raise ValueError(f"expected each {what} once, got {text!r}")
+    return names
+
+
 class Apart:
     """The process. Raises BackendError when it fails, with the last line that it said."""
 

@@ -13,20 +13,14 @@ from pathlib import Path
 from ..backends.cpu import instruction_sets
 from ..engine import loading
 from ..graph.errors import BackendError, RiverrunError
-from .apart import Apart, answer
+from .apart import Apart, answer, read_names
 from .throughput import Bench
 
 
 def read_levels(text: str) -> tuple[str, ...]:
     """The levels of "LEVEL,LEVEL...". Raises ValueError for one that this processor, or
     RIVERRUN_ISA, does not allow, and for one that comes twice."""
-    levels, usable = tuple(text.split(",")), instruction_sets()
-    for level in levels:
-        if level not in usable:
-            raise ValueError(f"expected levels of {', '.join(usable)}, got {level!r}")
-    if len(set(levels)) < len(levels):
-        raise ValueError(f"expected each level once, got {text!r}")
-    return levels
+    return read_names(text, instruction_sets(), "level")
 
 
 def open_level(level: str, path: Path, n_ctx: int, threads: int, load: str = "map") -> Apart:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..graph.errors import BackendError
-from .apart import Apart, Row, answer
+from .apart import Apart, Row, answer, read_names
 from .measure import repeat
 from .throughput import PROMPT, Workload, token_ids
 
@@ -30,13 +30,7 @@ def installed() -> tuple[str, ...]:
 
 def read_peers(text: str) -> tuple[str, ...]:
     """The peers of "NAME,NAME...". Raises ValueError for what is none, and for one twice."""
-    names = tuple(text.split(","))
-    for name in names:
-        if name not in PACKAGES:
-            raise ValueError(f"expected peers of {', '.join(PACKAGES)}, got {name!r}")
-    if len(set(names)) < len(names):
-        raise ValueError(f"expected each peer once, got {text!r}")
-    return names
+    return read_names(text, tuple(PACKAGES), "peer")
 
 
 def check_installed(names: Sequence[str]) -> None:

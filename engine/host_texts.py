@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,6 +29,10 @@ class HostText:
     tokens: list[int]
     pages: list[Page]
     states: dict[int, KeptParts]
+
+
+# Texts, each with how many tokens another begins with, too.
+Commons = Sequence[tuple[int, HostText]]
 
 
 class Found(NamedTuple):
@@ -70,50 +74,39 @@ class HostTexts:
         self.texts = [text, *(t for t in self.texts if t is not text)]
 
     def put(self, at: int, tokens: Sequence[int]) -> None:
-        """Copy a text that a sequence or a place behind them holds, as far as prompts can go on
-        from it. What has been here longest without use goes where the limit asks for it."""
-        end = self._useful(at, len(tokens))
-        # A page and a state would be copied to be dropped again.
-        if end < WORTH_KEEPING or self._bytes(at, end) > self.limit:
+        """Copy a text, as far as prompts can go on from it, that a sequence or a place behind them
+        holds. What has been here longest without use goes where the limit asks for it."""
+        states = dict(list(self._storage.prompt_states.before(at, len(tokens)))[:STATES])
+        # What does not fit would be copied to be dropped again.
+        if len(tokens) < WORTH_KEEPING or self._bytes(len(tokens), states) > self.limit:
             return
-        kept = list(tokens[:end])
-        pages = list(self._pages(at, kept))
-        text = HostText(kept, pages, self._states(at, kept))
-        others = [t for t in self.texts if not self._adds_nothing(t, text)]
+        commons = [(common_length(text.tokens, tokens), text) for text in self.texts]
+        pages = [self._page(at, i, len(tokens), commons) for i in range(-(-len(tokens) // PAGE))]
+        kept = {position: self._state(position, s, commons) for position, s in states.items()}
+        text = HostText(list(tokens), pages, kept)
+        others = [t for common, t in commons if not self._adds_nothing(t, common, text)]
         self.texts = [text, *others][:MOST_PARKED]
         while self.nbytes > self.limit:
             self.texts = self.texts[:-1]
 
-    def _useful(self, at: int, length: int) -> int:
-        if self._storage.memory.reach is None:
-            return length
-        return max((p for p in self._storage.prompt_states.positions(at) if p <= length), default=0)
-
-    def _bytes(self, at: int, end: int) -> int:
+    def _bytes(self, length: int, states: Mapping[int, KeptParts]) -> int:
         """What a text would take by itself."""
-        states = list(self._storage.prompt_states.before(at, end))[:STATES]
-        pages = -(-end // PAGE) * self._storage.memory.page_bytes
-        return pages + sum(bytes_of(state) for _, state in states)
+        pages = -(-length // PAGE) * self._storage.memory.page_bytes
+        return pages + sum(map(bytes_of, states.values()))
 
-    def _pages(self, at: int, tokens: list[int]) -> Iterator[Page]:
-        commons = [(common_length(text.tokens, tokens), text) for text in self.texts]
-        for i, start in enumerate(range(0, len(tokens), PAGE)):
-            n = min(PAGE, len(tokens) - start)
-            same = (t.pages[i] for common, t in commons if common >= start + PAGE)
-            found = next(same, None)
-            yield self._storage.memory.read_page(at, i, n) if found is None else found
+    def _page(self, at: int, i: int, length: int, commons: Commons) -> Page:
+        """A page of the text at hand, copied unless a text that begins alike has it."""
+        start, end = i * PAGE, (i + 1) * PAGE
+        found = next((text.pages[i] for common, text in commons if common >= end), None)
+        if found is not None:
+            return found
+        return self._storage.memory.read_page(at, i, min(PAGE, length - start))
 
-    def _states(self, at: int, tokens: list[int]) -> dict[int, KeptParts]:
-        found: dict[int, KeptParts] = {}
-        for position, state in list(self._storage.prompt_states.before(at, len(tokens)))[:STATES]:
-            same = (
-                text.states[position]
-                for text in self.texts
-                if position in text.states and common_length(text.tokens, tokens) >= position
-            )
-            here = next(same, None)
-            found[position] = self._storage.to_host(state) if here is None else here
-        return found
+    def _state(self, position: int, state: KeptParts, commons: Commons) -> KeptParts:
+        """A state of it, likewise."""
+        same = (t.states[position] for n, t in commons if n >= position and position in t.states)
+        found = next(same, None)
+        return self._storage.to_host(state) if found is None else found
 
     def _reachable(self, text: HostText, common: int) -> int:
         """From how many of its leading `common` tokens a sequence can go on."""
@@ -122,9 +115,9 @@ class HostTexts:
             return common // step * step
         return max((at for at in text.states if at <= common), default=0)
 
-    def _adds_nothing(self, text: HostText, new: HostText) -> bool:
-        """Whether all that can be gone on from is in the new one, too."""
+    def _adds_nothing(self, text: HostText, common: int, new: HostText) -> bool:
+        """Whether all that a text with so many tokens in common can be gone on from is in the new
+        one, too."""
         if self._storage.memory.reach is None:
-            return common_length(text.tokens, new.tokens) == len(text.tokens)
-        common = common_length(text.tokens, new.tokens)
+            return common == len(text.tokens)
         return all(at <= common and at in new.states for at in text.states)

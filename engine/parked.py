@@ -154,7 +154,7 @@ class Parked:
         """Give up the text used longest ago, none in these places; whether there was any."""
         text = next((t for t in reversed(self.texts) if t.place not in but), None)
         if text is not None:
-            self.host.put(text.place, text.tokens)
+            self._copy(text.place, text.tokens)
             self.forget(text)
         return text is not None
 
@@ -163,7 +163,11 @@ class Parked:
         sequences = self.sequences
         if self.host.limit and not sequences.is_lost(seq) and not sequences.memory.pending(seq):
             sequences.storage.remember(seq)
-            self.host.put(seq, sequences.tokens(seq)[: sequences.evaluated(seq)])
+            self._copy(seq, sequences.tokens(seq)[: sequences.evaluated(seq)])
+
+    def _copy(self, at: int, tokens: list[int]) -> None:
+        """To host memory, as far as prompts can go on from there."""
+        self.host.put(at, tokens[: self._useful(at, len(tokens))])
 
     def forget(self, text: Text) -> None:
         """Give back what a text holds."""
