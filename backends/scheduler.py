@@ -275,6 +275,7 @@ def _common(parts: Sequence[Capabilities]) -> Capabilities:
         threads=next((c.threads for c in parts if c.threads is not None), None),
         prompt_chunk=min(c.prompt_chunk for c in parts),
         prompt_exact=all(c.prompt_exact for c in parts),
+        joins_prompts=all(c.joins_prompts for c in parts),
     )
 
 

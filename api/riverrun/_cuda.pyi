@@ -6,6 +6,7 @@ import numpy as np
 from ._cpu import Kernel, Tensor
 
 abi_version: int
+prompt_grid: int
 emulated: bool
 architectures: str
 
