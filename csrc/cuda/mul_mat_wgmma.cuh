@@ -1,37 +1,23 @@
 // y = x w^T for prompts, with block-quantised weights, on the warpgroups of compute capability 9.0.
 //
-// x is rounded to bf16 once, into the workspace, in slabs of 64 values of k that hold all rows of
-// x, so that a tile's part of a slab is one copy. Two warpgroups make the products of 64 rows of w
-// each with a tile of rows of x: each warp decodes its own 16 rows into registers, the operand A,
-// while the products of the unit before run; x is the operand B, which one more warp copies ahead.
-// Blocks stay for all tiles. All of k is added in one order whatever the tile, so that a row of y
-// is the same in any company.
+// x is rounded to bf16 or f16 once, into the workspace, in slabs of 64 values of k that hold all
+// rows of x, so that a tile's part of a slab is one copy. Two warpgroups make the products of 64
+// rows of w each with a tile of rows of x: each warp decodes its own 16 rows into registers, the
+// operand A, while the products of the unit before run; x is the operand B, which one more warp
+// copies ahead. Blocks stay for all tiles. All of k is added in one order whatever the tile, so
+// that a row of y is the same in any company.
 #pragma once
 
-#include "mul_mat_mma.cuh"
-#include "prompt_tiles.cuh"
-#include "wgmma.cuh"
+#include "prompt_exact.hpp"
+#include "prompt_halves.cuh"
 
 namespace {
 
-constexpr int kPromptWarps = 8, kPromptThreads = kPromptWarps * kWarp + kWarpgroup;
-constexpr int kPromptRows = kPromptWarps * kRowsOfWarp;  // of w that a block takes
-constexpr int kPromptStage = kWidest * kSlabBytes;
-constexpr int kPromptShared = 227 * 1024;
-constexpr int kTilesApart = 1024;  // what the address of a tile of x divides by
+template <uint32_t dtype>
+constexpr bool kInHalves = dtype == RR_Q4_K || dtype == RR_Q5_K || dtype == RR_Q6_K;
 
-struct PromptJob {
-  const uint8_t *w, *w_end;
-  int64_t w_row;     // bytes
-  const uint8_t* x;  // slabs of bf16
-  int64_t slab;      // bytes
-  float* y;
-  int64_t y_row;  // values
-  int n, m, k;
-  int chunks;  // of k
-  PromptTiles tiles;
-  bool vector;  // y takes stores of 8 bytes
-};
+template <uint32_t dtype>
+using RowsOf = std::conditional_t<kInHalves<dtype>, HalfRows<dtype>, Bf16Rows<dtype>>;
 
 // Bytes of static shared memory that prepare() fills, at most.
 template <class T>
@@ -78,19 +64,6 @@ struct Ring {
   }
 };
 
-// Rounds rows of x into slabs. Grid: rows of x, columns.
-__global__ void __launch_bounds__(kMmaThreads)
-    round_slabs(const float* x, int64_t x_row, int64_t k, int64_t columns, uint8_t* out,
-                int64_t slab) {
-  enter_grid();
-  const int64_t piece = static_cast<int64_t>(blockIdx.y) * kMmaThreads + threadIdx.x;
-  if (8 * piece >= columns) return;
-  const int row = static_cast<int>(blockIdx.x);
-  uint8_t* to = out + piece / 8 * slab + static_cast<int64_t>(row / 8) * kTilesApart +
-                swizzled(row % 8, static_cast<int>(piece % 8));
-  round_eight(x + row * x_row, k, 8 * piece, to);
-}
-
 // Copies of x: one thread.
 template <uint32_t dtype>
 __device__ inline void copy_prompt(const PromptJob& job, const PromptMemory<dtype>& memory) {
@@ -108,92 +81,9 @@ __device__ inline void copy_prompt(const PromptJob& job, const PromptMemory<dtyp
   }
 }
 
-// A warp's 16 rows of w, through all of its tiles.
-template <uint32_t dtype>
-class PromptRows {
-  using C = Chunk<dtype>;
-
- public:
-  __device__ PromptRows(const PromptJob& job, unsigned char* shared)
-      : job_(job), next_(static_cast<int>(blockIdx.x)) {
-    const int warp = threadIdx.x / kWarp;
-    shared_ = shared + warp * 2 * C::warp_bytes + lane() / 4 * C::pitch;
-    fetch(shared_ + C::warp_bytes);
-    advance();
-  }
-
-  // The first of the lane's two neighbouring rows.
-  __device__ int row(const PromptTile& tile) const {
-    return tile.down * kPromptRows + static_cast<int>(threadIdx.x) / kWarp * kRowsOfWarp +
-           lane() / 4 * 2;
-  }
-
-  // Goes on to the next chunk, and asks for the one after it.
-  __device__ void advance() {
-    async_copy_wait<0>();
-    __syncwarp();
-#pragma unroll
-    for (int j = 0; j < 2; ++j) at_[j] = next_at_[j];
-    side_ ^= 1;
-    fetch(shared_ + (side_ ^ 1) * C::warp_bytes);
-  }
-
-  // Unit u of the chunk as operands of four products. steps: of 16 values that the rows have there.
-  __device__ void decode(int u, int steps, unsigned (&a)[4][4]) const {
-    Unit taken[2];
-#pragma unroll
-    for (int j = 0; j < 2; ++j)
-      Codes<dtype>::take(shared_ + side_ * C::warp_bytes + 8 * j * C::pitch + at_[j], u, lane() % 4,
-                         taken[j]);
-#pragma unroll
-    for (int s = 0; s < 4; ++s)
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        unsigned b[2];
-        decode_step<Codes<dtype>::wide>(taken[j], s, b);
-        const bool there = C::values == 256 || s < steps;
-        a[s][j] = there ? b[0] : 0;
-        a[s][j + 2] = there ? b[1] : 0;
-      }
-  }
-
- private:
-  __device__ static int lane() { return threadIdx.x % kWarp; }
-
-  __device__ void fetch(unsigned char* to) {
-    if (next_ < job_.tiles.count) {
-      if (chunk_ == 0) start();
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        next_at_[j] = C::grain == 16 ? 0 : misalignment(w_[j]);
-        fetch_w<dtype>(w_[j], job_.w_end, to + 8 * j * C::pitch, lane() % 4);
-        w_[j] += C::bytes;
-      }
-      if (++chunk_ == job_.chunks) {
-        chunk_ = 0;
-        next_ += static_cast<int>(gridDim.x);
-      }
-    }
-    async_copy_commit();
-  }
-
-  // Rows beyond the last are the last.
-  __device__ void start() {
-    const int first = row(job_.tiles.tile(next_));
-#pragma unroll
-    for (int j = 0; j < 2; ++j) w_[j] = job_.w + min(first + j, job_.m - 1) * job_.w_row;
-  }
-
-  const PromptJob& job_;
-  unsigned char* shared_;
-  const uint8_t* w_[2];
-  int next_, chunk_ = 0;  // what is fetched next
-  int side_ = 0, at_[2], next_at_[2] = {};
-};
-
 // A lane's sums of two neighbouring rows of w, with two of x at a time.
-template <int width>
-__device__ inline void store_tile(const PromptJob& job, int row, int token,
+template <int width, class Rows>
+__device__ inline void store_tile(const PromptJob& job, const Rows& rows, int row, int token,
                                   const float (&sums)[width / 2]) {
   if (row >= job.m) return;
 #pragma unroll
@@ -202,12 +92,18 @@ __device__ inline void store_tile(const PromptJob& job, int row, int token,
     for (int j = 0; j < 2; ++j) {
       const int at = token + 8 * i + j;
       if (at >= job.n) continue;
+      float2 both = make_float2(sums[4 * i + j], sums[4 * i + 2 + j]);
+      if (Rows::kHalves) {
+        const float factor = job.x_factors[at];
+        both.x = both.x * rows.factor(0) * factor;
+        both.y = both.y * rows.factor(1) * factor;
+      }
       float* to = job.y + at * job.y_row + row;
       if (job.vector) {
-        *reinterpret_cast<float2*>(to) = make_float2(sums[4 * i + j], sums[4 * i + 2 + j]);
+        *reinterpret_cast<float2*>(to) = both;
       } else {
-        to[0] = sums[4 * i + j];
-        if (row + 1 < job.m) to[1] = sums[4 * i + 2 + j];
+        to[0] = both.x;
+        if (row + 1 < job.m) to[1] = both.y;
       }
     }
 }
@@ -218,7 +114,7 @@ template <uint32_t dtype, int width>
 __device__ inline void multiply_prompt_tile(const PromptJob& job, const PromptTile& tile,
                                             const PromptMemory<dtype>& memory,
                                             Ring<PromptMemory<dtype>::kStages>& ring,
-                                            PromptRows<dtype>& rows, unsigned (&a)[2][4][4]) {
+                                            RowsOf<dtype>& rows, unsigned (&a)[2][4][4]) {
   using C = Chunk<dtype>;
   const int lane = threadIdx.x % kWarp;
   const auto release = [&](int stage) {
@@ -236,7 +132,12 @@ __device__ inline void multiply_prompt_tile(const PromptJob& job, const PromptTi
       hold(a[u % 2]);
       wgmma_begin();
 #pragma unroll
-      for (int s = 0; s < 4; ++s) wgmma_bf16<width>(sums, a[u % 2][s], x + 32 * s);
+      for (int s = 0; s < 4; ++s) {
+        if constexpr (RowsOf<dtype>::kHalves)
+          wgmma_f16<width>(sums, a[u % 2][s], x + 32 * s);
+        else
+          wgmma_bf16<width>(sums, a[u % 2][s], x + 32 * s);
+      }
       wgmma_commit();
       wgmma_wait<1>();
       hold(a[(u + 1) % 2]);
@@ -251,7 +152,7 @@ __device__ inline void multiply_prompt_tile(const PromptJob& job, const PromptTi
   }
   wgmma_wait<0>();
   release(before);
-  store_tile<width>(job, rows.row(tile), tile.token + lane % 4 * 2, sums);
+  store_tile<width>(job, rows, rows.row(tile), tile.token + lane % 4 * 2, sums);
 }
 
 // Grid: blocks that share out the tiles.
@@ -269,12 +170,12 @@ __global__ void __launch_bounds__(kPromptThreads, 1) multiply_prompt(const Promp
   prepare<Codes<dtype>>(0);
   __syncthreads();
   if (threadIdx.x >= kPromptWarps * kWarp) {
-    keep_registers<40>();
+    keep_registers<24>();
     if (threadIdx.x == kPromptWarps * kWarp) copy_prompt<dtype>(job, memory);
   } else {
-    take_registers<232>();
+    take_registers<240>();
     Ring<PromptMemory<dtype>::kStages> ring;
-    PromptRows<dtype> rows(job, memory.w);
+    RowsOf<dtype> rows(job, memory.w);
     unsigned a[2][4][4];
     rows.decode(0, job.k / 16, a[0]);
     for (int i = blockIdx.x; i < job.tiles.count; i += gridDim.x) {
@@ -292,7 +193,7 @@ __global__ void __launch_bounds__(kPromptThreads, 1) multiply_prompt(const Promp
 constexpr int64_t kFewestOfPrompt = 33;  // rows of x; fewer are left to others
 // Rows of so many columns in slabs at the start of the workspace are this form of is_prepared and
 // their length.
-constexpr int kSlabForm = 32;
+constexpr int kSlabForm = 32, kHalfSlabForm = 48;
 
 // Rows of x that the workspace has room for: whole tiles.
 inline int64_t slab_rows(int64_t n) {
@@ -304,20 +205,37 @@ int64_t slab_columns(int64_t k) {
   return blocks_for(k, Chunk<dtype>::values) * Chunk<dtype>::values;
 }
 
+// Brings x into the workspace, unless it is there.
+template <uint32_t dtype>
+void prepare_slabs(const rr_exec* exec, const rr_tensor& x, const PromptJob& job, int64_t columns) {
+  const int form = (kInHalves<dtype> ? kHalfSlabForm : kSlabForm) + static_cast<int>(columns);
+  if (is_prepared(exec, x, form)) return;
+  auto* slabs = static_cast<uint8_t*>(exec->workspace);
+  const auto n = static_cast<unsigned>(job.n);
+  if constexpr (kInHalves<dtype>) {
+    const bool vector = reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && row_step(x) % 4 == 0;
+    RR_LAUNCH(exec, halve_slabs, static_cast<int>(n), kHalvesThreads, 0, data<const float>(x),
+              row_step(x), job.k, vector, slabs, job.slab, const_cast<float*>(job.x_factors));
+  } else {
+    const auto across = static_cast<unsigned>(blocks_for(columns / 8, kMmaThreads));
+    RR_LAUNCH(exec, round_slabs, dim3(n, across), kMmaThreads, 0, data<const float>(x), row_step(x),
+              static_cast<int64_t>(job.k), columns, slabs, job.slab);
+  }
+}
+
 template <uint32_t dtype>
 void run_prompt(const rr_node* node, const rr_exec* exec) {
   const rr_tensor &x = node->inputs[0], &w = node->inputs[1], &y = node->outputs[0];
   const int64_t n = n_rows(x), m = w.shape[0], k = w.shape[1];
   if (m == 0 || n == 0) return;
   const int64_t columns = slab_columns<dtype>(k);
-  auto* slabs = static_cast<uint8_t*>(exec->workspace);
-
   PromptJob job{};
   job.w = data<const uint8_t>(w);
   job.w_row = k / Block<dtype>::values * Block<dtype>::bytes;
   job.w_end = job.w + m * job.w_row;
-  job.x = slabs;
+  job.x = static_cast<uint8_t*>(exec->workspace);
   job.slab = slab_rows(n) * kSlabBytes;
+  job.x_factors = reinterpret_cast<const float*>(job.x + columns / kUnit * job.slab);
   job.y = data<float>(y);
   job.y_row = row_step(y);
   job.n = static_cast<int>(n);
@@ -328,11 +246,7 @@ void run_prompt(const rr_node* node, const rr_exec* exec) {
   const int takers = cuda(exec).multiprocessors;
   job.tiles = cut_tiles(blocks_for(m, kPromptRows), n, takers);
 
-  const dim3 rows(static_cast<unsigned>(n),
-                  static_cast<unsigned>(blocks_for(columns / 8, kMmaThreads)));
-  if (!is_prepared(exec, x, kSlabForm + static_cast<int>(columns)))
-    RR_LAUNCH(exec, round_slabs, rows, kMmaThreads, 0, data<const float>(x), row_step(x), k,
-              columns, slabs, job.slab);
+  prepare_slabs<dtype>(exec, x, job, columns);
   const int blocks = min(takers, job.tiles.count);
   allow_shared(multiply_prompt<dtype>, PromptMemory<dtype>::kBytes);
   RR_LAUNCH(exec, multiply_prompt<dtype>, blocks, kPromptThreads, PromptMemory<dtype>::kBytes, job);
@@ -340,8 +254,8 @@ void run_prompt(const rr_node* node, const rr_exec* exec) {
 
 template <uint32_t dtype>
 size_t workspace_prompt(const rr_node* node, int32_t) {
-  return static_cast<size_t>(slab_rows(n_rows(node->inputs[0])) *
-                             slab_columns<dtype>(node->inputs[1].shape[1]) * 2);
+  const int64_t rows = slab_rows(n_rows(node->inputs[0]));
+  return static_cast<size_t>(rows * (slab_columns<dtype>(node->inputs[1].shape[1]) * 2 + 4));
 }
 
 template <uint32_t dtype>
@@ -356,6 +270,8 @@ int supports_prompt(const rr_node* node, char* why, size_t size) {
 
 }  // namespace
 
-#define RR_PROMPT_PRODUCT(id, dtype)                                                      \
-  RR_CUDA_KERNEL(id, 0, "mul_mat", "wgmma", "products of bf16: 4e-3 of a row's norm", 20, \
-                 supports_prompt<dtype>, workspace_prompt<dtype>, run_prompt<dtype>)
+#define RR_PROMPT_PRODUCT(id, dtype)                                          \
+  RR_CUDA_KERNEL(id, riverrun::kPromptExact, "mul_mat", "wgmma",              \
+                 kInHalves<dtype> ? "products of f16: 1e-3 of a row's norm"   \
+                                  : "products of bf16: 4e-3 of a row's norm", \
+                 20, supports_prompt<dtype>, workspace_prompt<dtype>, run_prompt<dtype>)

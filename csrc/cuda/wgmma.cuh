@@ -22,6 +22,7 @@ using emulate::barrier_init;
 using emulate::barrier_wait;
 using emulate::bulk_copy;
 using emulate::wgmma_bf16;
+using emulate::wgmma_f16;
 
 __device__ inline void barriers_made() {}
 template <int registers>
@@ -134,10 +135,11 @@ __device__ inline uint64_t operand_address(const void* b) {
 #define RR_SUMS4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define RR_SUMS16(d, i) RR_SUMS4(d, i), RR_SUMS4(d, i + 4), RR_SUMS4(d, i + 8), RR_SUMS4(d, i + 12)
 
-#define RR_WGMMA_256(d, a, at)                                                                     \
+#define RR_WGMMA_256(type, d, a, at)                                                               \
   asm volatile(                                                                                    \
       "{.reg .pred p; setp.eq.u32 p, 0, 0; "                                                       \
-      "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"                                    \
+      "wgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type                                 \
+      " {"                                                                                         \
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                     \
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "           \
       "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "           \
@@ -153,10 +155,11 @@ __device__ inline uint64_t operand_address(const void* b) {
         RR_SUMS16(d, 80), RR_SUMS16(d, 96), RR_SUMS16(d, 112)                                      \
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(at))
 
-#define RR_WGMMA_128(d, a, at)                                                           \
+#define RR_WGMMA_128(type, d, a, at)                                                     \
   asm volatile(                                                                          \
       "{.reg .pred p; setp.eq.u32 p, 0, 0; "                                             \
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"                          \
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type                       \
+      " {"                                                                               \
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "           \
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
       "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
@@ -165,10 +168,11 @@ __device__ inline uint64_t operand_address(const void* b) {
       : RR_SUMS16(d, 0), RR_SUMS16(d, 16), RR_SUMS16(d, 32), RR_SUMS16(d, 48)            \
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(at))
 
-#define RR_WGMMA_64(d, a, at)                                                          \
+#define RR_WGMMA_64(type, d, a, at)                                                    \
   asm volatile(                                                                        \
       "{.reg .pred p; setp.eq.u32 p, 0, 0; "                                           \
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"                         \
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type                      \
+      " {"                                                                             \
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "         \
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31" \
       "}, {%32, %33, %34, %35}, %36, p, 1, 1, 0;}"                                     \
@@ -178,20 +182,30 @@ __device__ inline uint64_t operand_address(const void* b) {
 // D += A B for the warpgroup: A [64, 16] of bf16 in registers, of which each warp holds 16 rows as
 // for mma_bf16; B [16, columns] in shared memory; D f32, of which each warp holds its 16 rows:
 // register 4j + i lies in row l / 4 + 8 (i / 2), column 8j + 2 (l % 4) + i % 2.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define RR_WGMMA(type, columns, d, a, b)  \
+  const uint64_t at = operand_address(b); \
+  if constexpr (columns == 256)           \
+    RR_WGMMA_256(type, d, a, at);         \
+  else if constexpr (columns == 128)      \
+    RR_WGMMA_128(type, d, a, at);         \
+  else                                    \
+    RR_WGMMA_64(type, d, a, at)
+#else
+#define RR_WGMMA(type, columns, d, a, b) __trap()
+#endif
+
 template <int columns>
 __device__ inline void wgmma_bf16(float (&d)[columns / 2], const unsigned (&a)[4], const void* b) {
   static_assert(columns == 256 || columns == 128 || columns == 64, "a width that is written out");
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  const uint64_t at = operand_address(b);
-  if constexpr (columns == 256)
-    RR_WGMMA_256(d, a, at);
-  else if constexpr (columns == 128)
-    RR_WGMMA_128(d, a, at);
-  else
-    RR_WGMMA_64(d, a, at);
-#else
-  __trap();
-#endif
+  RR_WGMMA("bf16", columns, d, a, b);
+}
+
+// The same of f16.
+template <int columns>
+__device__ inline void wgmma_f16(float (&d)[columns / 2], const unsigned (&a)[4], const void* b) {
+  static_assert(columns == 256 || columns == 128 || columns == 64, "a width that is written out");
+  RR_WGMMA("f16", columns, d, a, b);
 }
 
 #endif

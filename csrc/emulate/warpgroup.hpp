@@ -68,8 +68,8 @@ struct WarpgroupProduct {
 };
 
 // A warp's 16 rows. Row n of B, the column of D, is the n-th of 128 bytes, and pieces of 16 bytes
-// lie where the low bits of the row's number, in the address, exchange them.
-template <int columns>
+// lie where the low bits of the row's number, in the address, exchange them. value: of an operand.
+template <int columns, float (*value)(uint16_t)>
 void finish_warpgroup_product(void* const* lanes, unsigned) {
   const auto at = [&](int l) { return *static_cast<const WarpgroupProduct*>(lanes[l]); };
   float a[16][16];
@@ -77,14 +77,14 @@ void finish_warpgroup_product(void* const* lanes, unsigned) {
     for (int r = 0; r < 4; ++r)
       for (int i = 0; i < 2; ++i)
         a[l / 4 + 8 * (r % 2)][l % 4 * 2 + r / 2 * 8 + i] =
-            bf16_to_float(static_cast<uint16_t>(at(l).a[r] >> (16 * i)));
+            value(static_cast<uint16_t>(at(l).a[r] >> (16 * i)));
   const auto base = reinterpret_cast<uintptr_t>(at(0).b);
   for (int n = 0; n < columns; ++n) {
     float b[16];
     for (int k = 0; k < 16; ++k) {
       const uintptr_t plain =
           base + 128u * static_cast<unsigned>(n) + 2u * static_cast<unsigned>(k);
-      b[k] = bf16_to_float(*reinterpret_cast<const uint16_t*>(plain ^ (plain >> 7 & 7u) << 4));
+      b[k] = value(*reinterpret_cast<const uint16_t*>(plain ^ (plain >> 7 & 7u) << 4));
     }
     for (int m = 0; m < 16; ++m) {
       float& d = at(m % 8 * 4 + n % 8 / 2).d[n / 8 * 4 + m / 8 * 2 + n % 2];
@@ -93,12 +93,22 @@ void finish_warpgroup_product(void* const* lanes, unsigned) {
   }
 }
 
-template <int columns>
-void wgmma_bf16(float (&d)[columns / 2], const unsigned (&a)[4], const void* b) {
+template <int columns, float (*value)(uint16_t)>
+void warpgroup_product(float (&d)[columns / 2], const unsigned (&a)[4], const void* b) {
   if (reinterpret_cast<uintptr_t>(b) % 1024 % 32 || reinterpret_cast<uintptr_t>(b) % 1024 >= 128)
     fail_block(cudaErrorMisalignedAddress, "misaligned: the rows of B not at 1024 bytes");
   WarpgroupProduct mine{d, a, static_cast<const char*>(b)};
-  collective(0xffffffffu, &mine, &finish_warpgroup_product<columns>);
+  collective(0xffffffffu, &mine, &finish_warpgroup_product<columns, value>);
+}
+
+template <int columns>
+void wgmma_bf16(float (&d)[columns / 2], const unsigned (&a)[4], const void* b) {
+  warpgroup_product<columns, bf16_to_float>(d, a, b);
+}
+
+template <int columns>
+void wgmma_f16(float (&d)[columns / 2], const unsigned (&a)[4], const void* b) {
+  warpgroup_product<columns, half_to_float>(d, a, b);
 }
 
 }  // namespace emulate
