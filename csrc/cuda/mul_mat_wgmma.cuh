@@ -17,16 +17,34 @@ template <uint32_t dtype>
 constexpr bool kInHalves = dtype == RR_Q4_K || dtype == RR_Q5_K || dtype == RR_Q6_K;
 
 template <uint32_t dtype>
-using RowsOf = std::conditional_t<kInHalves<dtype>, HalfRows<dtype>, Bf16Rows<dtype>>;
+constexpr bool kPlain = dtype == RR_BF16;
 
-// Bytes of static shared memory that prepare() fills, at most.
-template <class T>
-constexpr auto grid_bytes(int) -> decltype(T::prepare(), 0) {
-  return 4096;
+template <uint32_t dtype>
+using RowsOf =
+    std::conditional_t<kPlain<dtype>, PlainRows,
+                       std::conditional_t<kInHalves<dtype>, HalfRows<dtype>, Bf16Rows<dtype>>>;
+
+// Before the first barrier: tables in shared memory that decoding asks for.
+template <uint32_t dtype>
+__device__ inline void prepare_decoding() {
+  if constexpr (!kPlain<dtype>) prepare<Codes<dtype>>(0);
 }
 
 template <class T>
-constexpr int grid_bytes(long) {
+constexpr auto has_tables(int) -> decltype(T::prepare(), true) {
+  return true;
+}
+
+template <class T>
+constexpr bool has_tables(long) {
+  return false;
+}
+
+// Bytes of static shared memory that they take, at most.
+template <uint32_t dtype>
+constexpr int table_bytes() {
+  if constexpr (!kPlain<dtype>)
+    if (has_tables<Codes<dtype>>(0)) return 4096;
   return 0;
 }
 
@@ -36,7 +54,7 @@ struct PromptMemory {
   static constexpr int kW = 2 * kPromptWarps * Chunk<dtype>::warp_bytes;
   static constexpr int kBarriers = 128;
   static constexpr int kStages =
-      (kPromptShared - kTilesApart - kBarriers - kW - grid_bytes<Codes<dtype>>(0)) / kPromptStage;
+      (kPromptShared - kTilesApart - kBarriers - kW - table_bytes<dtype>()) / kPromptStage;
   static constexpr int kBytes = kTilesApart + kStages * kPromptStage + kW + kBarriers;
   static_assert(kStages >= 3 && 16 * kStages <= kBarriers, "copies run ahead");
 
@@ -68,7 +86,7 @@ struct Ring {
 template <uint32_t dtype>
 __device__ inline void copy_prompt(const PromptJob& job, const PromptMemory<dtype>& memory) {
   Ring<PromptMemory<dtype>::kStages> ring;
-  const int units = job.chunks * Chunk<dtype>::units;
+  const int units = job.chunks * Chunk<dtype>::units * RowsOf<dtype>::kParts;
   for (int i = blockIdx.x; i < job.tiles.count; i += gridDim.x) {
     const PromptTile tile = job.tiles.tile(i);
     const unsigned bytes = tile.width * kSlabBytes;
@@ -108,14 +126,29 @@ __device__ inline void store_tile(const PromptJob& job, const Rows& rows, int ro
     }
 }
 
+// The operands of a unit's products, and of those of the unit that is decoded while they run.
+using Operands = unsigned[2][4][4];
+
+template <class Rows, int width>
+__device__ inline void multiply_unit(float (&sums)[width / 2], const unsigned (&a)[4][4],
+                                     const unsigned char* x) {
+#pragma unroll
+  for (int s = 0; s < 4; ++s) {
+    if constexpr (Rows::kHalves)
+      wgmma_f16<width>(sums, a[s], x + 32 * s);
+    else
+      wgmma_bf16<width>(sums, a[s], x + 32 * s);
+  }
+}
+
 // The warpgroup's part of a tile. a: the operands of the first unit; in the end, of the next
 // tile's.
 template <uint32_t dtype, int width>
 __device__ inline void multiply_prompt_tile(const PromptJob& job, const PromptTile& tile,
                                             const PromptMemory<dtype>& memory,
                                             Ring<PromptMemory<dtype>::kStages>& ring,
-                                            RowsOf<dtype>& rows, unsigned (&a)[2][4][4]) {
-  using C = Chunk<dtype>;
+                                            RowsOf<dtype>& rows, Operands& a) {
+  constexpr int kUnits = Chunk<dtype>::units * RowsOf<dtype>::kParts;
   const int lane = threadIdx.x % kWarp;
   const auto release = [&](int stage) {
     if (lane == 0) barrier_arrive(memory.empty + stage);
@@ -123,31 +156,22 @@ __device__ inline void multiply_prompt_tile(const PromptJob& job, const PromptTi
   float sums[width / 2];
 #pragma unroll
   for (int i = 0; i < width / 2; ++i) sums[i] = 0.0f;
-  int before = -1;
+  int before = -1;  // the stage of the unit before this one
   for (int c = 0; c < job.chunks; ++c) {
 #pragma unroll
-    for (int u = 0; u < C::units; ++u) {
-      const unsigned char* x = memory.x + ring.stage * kPromptStage;
+    for (int u = 0; u < kUnits; ++u) {
       barrier_wait(memory.full + ring.stage, ring.parity);
       hold(a[u % 2]);
       wgmma_begin();
-#pragma unroll
-      for (int s = 0; s < 4; ++s) {
-        if constexpr (RowsOf<dtype>::kHalves)
-          wgmma_f16<width>(sums, a[u % 2][s], x + 32 * s);
-        else
-          wgmma_bf16<width>(sums, a[u % 2][s], x + 32 * s);
-      }
+      multiply_unit<RowsOf<dtype>, width>(sums, a[u % 2], memory.x + ring.stage * kPromptStage);
       wgmma_commit();
       wgmma_wait<1>();
       hold(a[(u + 1) % 2]);
       if (before >= 0) release(before);
       before = ring.stage;
       ring.advance();
-      const bool last = u + 1 == C::units;
-      const int next = last ? 0 : u + 1, chunk = last && c + 1 < job.chunks ? c + 1 : last ? 0 : c;
-      if (last) rows.advance();
-      rows.decode(next, (job.k - chunk * C::values - next * kUnit) / 16, a[(u + 1) % 2]);
+      if (u + 1 == kUnits) rows.advance();
+      rows.decode((u + 1) % kUnits, a[(u + 1) % 2]);
     }
   }
   wgmma_wait<0>();
@@ -167,7 +191,7 @@ __global__ void __launch_bounds__(kPromptThreads, 1) multiply_prompt(const Promp
     }
     barriers_made();
   }
-  prepare<Codes<dtype>>(0);
+  prepare_decoding<dtype>();
   __syncthreads();
   if (threadIdx.x >= kPromptWarps * kWarp) {
     keep_registers<24>();
@@ -176,8 +200,8 @@ __global__ void __launch_bounds__(kPromptThreads, 1) multiply_prompt(const Promp
     take_registers<240>();
     Ring<PromptMemory<dtype>::kStages> ring;
     RowsOf<dtype> rows(job, memory.w);
-    unsigned a[2][4][4];
-    rows.decode(0, job.k / 16, a[0]);
+    Operands a;
+    rows.decode(0, a[0]);
     for (int i = blockIdx.x; i < job.tiles.count; i += gridDim.x) {
       const PromptTile tile = job.tiles.tile(i);
       if (tile.width == 256)
@@ -193,7 +217,7 @@ __global__ void __launch_bounds__(kPromptThreads, 1) multiply_prompt(const Promp
 constexpr int64_t kFewestOfPrompt = 33;  // rows of x; fewer are left to others
 // Rows of so many columns in slabs at the start of the workspace are this form of is_prepared and
 // their length.
-constexpr int kSlabForm = 32, kHalfSlabForm = 48;
+constexpr int kSlabForm = 32, kSplitSlabForm = 40, kHalfSlabForm = 48;
 
 // Rows of x that the workspace has room for: whole tiles.
 inline int64_t slab_rows(int64_t n) {
@@ -205,11 +229,20 @@ int64_t slab_columns(int64_t k) {
   return blocks_for(k, Chunk<dtype>::values) * Chunk<dtype>::values;
 }
 
+// Bytes of all slabs.
+template <uint32_t dtype>
+int64_t slab_bytes(int64_t n, int64_t k) {
+  return slab_rows(n) * slab_columns<dtype>(k) * 2 * RowsOf<dtype>::kParts;
+}
+
 // Brings x into the workspace, unless it is there.
 template <uint32_t dtype>
-void prepare_slabs(const rr_exec* exec, const rr_tensor& x, const PromptJob& job, int64_t columns) {
-  const int form = (kInHalves<dtype> ? kHalfSlabForm : kSlabForm) + static_cast<int>(columns);
-  if (is_prepared(exec, x, form)) return;
+void prepare_slabs(const rr_exec* exec, const rr_tensor& x, const PromptJob& job) {
+  constexpr int kForm = kInHalves<dtype> ? kHalfSlabForm
+                        : kPlain<dtype>  ? kSplitSlabForm
+                                         : kSlabForm;
+  const int64_t columns = slab_columns<dtype>(job.k);
+  if (is_prepared(exec, x, kForm + static_cast<int>(columns))) return;
   auto* slabs = static_cast<uint8_t*>(exec->workspace);
   const auto n = static_cast<unsigned>(job.n);
   if constexpr (kInHalves<dtype>) {
@@ -218,8 +251,9 @@ void prepare_slabs(const rr_exec* exec, const rr_tensor& x, const PromptJob& job
               row_step(x), job.k, vector, slabs, job.slab, const_cast<float*>(job.x_factors));
   } else {
     const auto across = static_cast<unsigned>(blocks_for(columns / 8, kMmaThreads));
-    RR_LAUNCH(exec, round_slabs, dim3(n, across), kMmaThreads, 0, data<const float>(x), row_step(x),
-              static_cast<int64_t>(job.k), columns, slabs, job.slab);
+    RR_LAUNCH(exec, round_slabs<RowsOf<dtype>::kParts>, dim3(n, across), kMmaThreads, 0,
+              data<const float>(x), row_step(x), static_cast<int64_t>(job.k), columns, slabs,
+              job.slab);
   }
 }
 
@@ -235,7 +269,7 @@ void run_prompt(const rr_node* node, const rr_exec* exec) {
   job.w_end = job.w + m * job.w_row;
   job.x = static_cast<uint8_t*>(exec->workspace);
   job.slab = slab_rows(n) * kSlabBytes;
-  job.x_factors = reinterpret_cast<const float*>(job.x + columns / kUnit * job.slab);
+  job.x_factors = reinterpret_cast<const float*>(job.x + slab_bytes<dtype>(n, k));
   job.y = data<float>(y);
   job.y_row = row_step(y);
   job.n = static_cast<int>(n);
@@ -246,7 +280,7 @@ void run_prompt(const rr_node* node, const rr_exec* exec) {
   const int takers = cuda(exec).multiprocessors;
   job.tiles = cut_tiles(blocks_for(m, kPromptRows), n, takers);
 
-  prepare_slabs<dtype>(exec, x, job, columns);
+  prepare_slabs<dtype>(exec, x, job);
   const int blocks = min(takers, job.tiles.count);
   allow_shared(multiply_prompt<dtype>, PromptMemory<dtype>::kBytes);
   RR_LAUNCH(exec, multiply_prompt<dtype>, blocks, kPromptThreads, PromptMemory<dtype>::kBytes, job);
@@ -254,8 +288,8 @@ void run_prompt(const rr_node* node, const rr_exec* exec) {
 
 template <uint32_t dtype>
 size_t workspace_prompt(const rr_node* node, int32_t) {
-  const int64_t rows = slab_rows(n_rows(node->inputs[0]));
-  return static_cast<size_t>(rows * (slab_columns<dtype>(node->inputs[1].shape[1]) * 2 + 4));
+  const int64_t n = n_rows(node->inputs[0]), k = node->inputs[1].shape[1];
+  return static_cast<size_t>(slab_bytes<dtype>(n, k) + slab_rows(n) * 4);
 }
 
 template <uint32_t dtype>
@@ -263,6 +297,8 @@ int supports_prompt(const rr_node* node, char* why, size_t size) {
   if (!supports_tiles<dtype>(node, why, size)) return 0;
   if (!serves_warpgroups()) return refuse(why, size, kWarpgroupRefusal);
   if (node->inputs[1].rank != 2) return refuse(why, size, "w needs to be a matrix");
+  if (kPlain<dtype> && node->inputs[1].shape[1] % 16 != 0)
+    return refuse(why, size, "w needs rows of a multiple of 16 values");
   if (n_rows(node->inputs[0]) < kFewestOfPrompt)
     return refuse(why, size, "fewer than 33 rows of x");
   return 1;
@@ -270,8 +306,9 @@ int supports_prompt(const rr_node* node, char* why, size_t size) {
 
 }  // namespace
 
-#define RR_PROMPT_PRODUCT(id, dtype)                                          \
-  RR_CUDA_KERNEL(id, riverrun::kPromptExact, "mul_mat", "wgmma",              \
-                 kInHalves<dtype> ? "products of f16: 1e-3 of a row's norm"   \
-                                  : "products of bf16: 4e-3 of a row's norm", \
+#define RR_PROMPT_PRODUCT(id, dtype)                                               \
+  RR_CUDA_KERNEL(id, riverrun::kPromptExact, "mul_mat", "wgmma",                   \
+                 kInHalves<dtype> ? "products of f16: 1e-3 of a row's norm"        \
+                 : kPlain<dtype>  ? "x in two parts of bf16: 2e-5 of a row's norm" \
+                                  : "products of bf16: 4e-3 of a row's norm",       \
                  20, supports_prompt<dtype>, workspace_prompt<dtype>, run_prompt<dtype>)

@@ -11,7 +11,7 @@
 
 namespace {
 
-constexpr int kHalvesThreads = 256, kHalvesBlock = 256;
+constexpr int kHalvesThreads = 512, kHalvesBlock = 256, kHalvesKept = 5;
 
 // 2^n such that it brings a value of this size, as bits of a float without sign, to 2^14 or more
 // and below 2^15, or nearer to that; and 2^-n.
@@ -37,19 +37,29 @@ __global__ void __launch_bounds__(kHalvesThreads)
   __shared__ unsigned most[kWarps];
   __shared__ __align__(16) unsigned staged[kWarps][kHalvesBlock / 2];
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const int row = static_cast<int>(blockIdx.x);
-  const float* in = x + row * x_row;
-  const auto load = [&](int at) {
-    if (vector) return *reinterpret_cast<const float4*>(in + at);
-    return make_float4(in[at], in[at + 1], in[at + 2], in[at + 3]);
+  const int row = static_cast<int>(blockIdx.x), blocks = k / kHalvesBlock;
+  const float* in = x + row * x_row + 4 * lane;
+  const auto load = [&](int block, int half) {
+    const float* from = in + block * kHalvesBlock + half * kHalvesBlock / 2;
+    if (vector) return *reinterpret_cast<const float4*>(from);
+    return make_float4(from[0], from[1], from[2], from[3]);
   };
+  float4 kept[kHalvesKept][2];  // blocks of the warp; those beyond are read again
   unsigned size = 0;
-#pragma unroll 4
-  for (int at = 4 * static_cast<int>(threadIdx.x); at < k; at += 4 * kHalvesThreads) {
-    const float4 v = load(at);
+  const auto look = [&](const float4& v) {
     for (const float value : {v.x, v.y, v.z, v.w})
       size = max(size, __float_as_uint(value) & 0x7fffffffu);
-  }
+  };
+#pragma unroll
+  for (int i = 0; i < kHalvesKept; ++i)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int block = warp + i * kWarps;
+      kept[i][half] = block < blocks ? load(block, half) : float4{};
+      look(kept[i][half]);
+    }
+  for (int block = warp + kHalvesKept * kWarps; block < blocks; block += kWarps)
+    for (int half = 0; half < 2; ++half) look(load(block, half));
   size = __reduce_max_sync(kAllLanes, size);
   if (lane == 0) most[warp] = size;
   __syncthreads();
@@ -58,11 +68,11 @@ __global__ void __launch_bounds__(kHalvesThreads)
   const float power = power_for(size);
   uint8_t* to = out + static_cast<int64_t>(row / 8) * kTilesApart + swizzled(row % 8, lane % 8) +
                 lane / 8 * slab;
-  for (int block = warp; block < k / kHalvesBlock; block += kWarps) {
+  const auto write = [&](int block, const float4& first, const float4& second) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
+      const float4& v = half ? second : first;
       const int four = lane + half * kWarp, t = four / 16, step = four % 8 * 2 + four / 8 % 2;
-      const float4 v = load(block * kHalvesBlock + 4 * four);
       staged[warp][8 * step + t] = pack_f16(v.x * power, v.z * power);
       staged[warp][8 * step + 4 + t] = pack_f16(v.y * power, v.w * power);
     }
@@ -70,7 +80,12 @@ __global__ void __launch_bounds__(kHalvesThreads)
     *reinterpret_cast<uint4*>(to + block * 4 * slab) =
         *reinterpret_cast<const uint4*>(&staged[warp][4 * lane]);
     __syncwarp();
-  }
+  };
+#pragma unroll
+  for (int i = 0; i < kHalvesKept; ++i)
+    if (warp + i * kWarps < blocks) write(warp + i * kWarps, kept[i][0], kept[i][1]);
+  for (int block = warp + kHalvesKept * kWarps; block < blocks; block += kWarps)
+    write(block, load(block, 0), load(block, 1));
 }
 
 // Of a type: `head`, the bytes that say how large values get, `bound` of them; `load`, scales of
@@ -186,6 +201,7 @@ class HalfRows : public PromptRows<dtype> {
 
  public:
   static constexpr bool kHalves = true;
+  static constexpr int kParts = 1;
 
   __device__ HalfRows(const PromptJob& job, unsigned char* shared)
       : Base(job, shared), tile_(static_cast<int>(blockIdx.x)) {
@@ -208,7 +224,7 @@ class HalfRows : public PromptRows<dtype> {
     load();
   }
 
-  __device__ void decode(int u, int, unsigned (&a)[4][4]) const {
+  __device__ void decode(int u, unsigned (&a)[4][4]) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) halves_.take(r, this->block(r), threadIdx.x % 4, u, a);
   }

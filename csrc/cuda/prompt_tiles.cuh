@@ -29,7 +29,7 @@ struct PromptTiles {
 
 // What a tile takes, in thousandths of what one of the widest does.
 inline int64_t cost_of(int width) {
-  return width == 256 ? 1000 : width == 128 ? 540 : 340;
+  return width == 256 ? 1000 : width == 128 ? 740 : 630;
 }
 
 // What the busiest of `takers` takes for the tiles, which they take in turn.
