@@ -116,8 +116,9 @@ __device__ inline int misalignment(const uint8_t* p) {
 template <uint32_t dtype>
 __device__ inline void fetch_w(const uint8_t* start, const uint8_t* end, unsigned char* to, int t) {
   constexpr int kPieces = Chunk<dtype>::pieces;
-  const uint8_t* from = start - misalignment(start);
-  if (from + 16 * kPieces <= end) {
+  constexpr bool kWhole = Chunk<dtype>::bytes == 16 * kPieces;  // nothing beyond the chunk
+  const uint8_t* from = kWhole ? start : start - misalignment(start);
+  if (kWhole || from + 16 * kPieces <= end) {
 #pragma unroll
     for (int piece = 0; piece < kPieces; piece += 4)
       if (piece + 4 <= kPieces || t < kPieces % 4)

@@ -131,13 +131,13 @@ using Operands = unsigned[2][4][4];
 
 template <class Rows, int width>
 __device__ inline void multiply_unit(float (&sums)[width / 2], const unsigned (&a)[4][4],
-                                     const unsigned char* x) {
+                                     uint64_t x) {
 #pragma unroll
   for (int s = 0; s < 4; ++s) {
     if constexpr (Rows::kHalves)
-      wgmma_f16<width>(sums, a[s], x + 32 * s);
+      wgmma_f16<width>(sums, a[s], operand_behind(x, 32 * s));
     else
-      wgmma_bf16<width>(sums, a[s], x + 32 * s);
+      wgmma_bf16<width>(sums, a[s], operand_behind(x, 32 * s));
   }
 }
 
@@ -156,6 +156,7 @@ __device__ inline void multiply_prompt_tile(const PromptJob& job, const PromptTi
   float sums[width / 2];
 #pragma unroll
   for (int i = 0; i < width / 2; ++i) sums[i] = 0.0f;
+  const uint64_t x = operand_at(memory.x);
   int before = -1;  // the stage of the unit before this one
   for (int c = 0; c < job.chunks; ++c) {
 #pragma unroll
@@ -163,7 +164,8 @@ __device__ inline void multiply_prompt_tile(const PromptJob& job, const PromptTi
       barrier_wait(memory.full + ring.stage, ring.parity);
       hold(a[u % 2]);
       wgmma_begin();
-      multiply_unit<RowsOf<dtype>, width>(sums, a[u % 2], memory.x + ring.stage * kPromptStage);
+      multiply_unit<RowsOf<dtype>, width>(sums, a[u % 2],
+                                          operand_behind(x, ring.stage * kPromptStage));
       wgmma_commit();
       wgmma_wait<1>();
       hold(a[(u + 1) % 2]);

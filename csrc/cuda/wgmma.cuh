@@ -21,6 +21,8 @@ using emulate::barrier_expect;
 using emulate::barrier_init;
 using emulate::barrier_wait;
 using emulate::bulk_copy;
+using emulate::operand_at;
+using emulate::operand_behind;
 using emulate::wgmma_bf16;
 using emulate::wgmma_f16;
 
@@ -125,11 +127,16 @@ __device__ inline void wgmma_wait() {
   RR_SM_90A("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory");
 }
 
-// Where B lies: rows of 128 bytes, whose eight pieces of 16 are exchanged by `swizzled`; `b` is 32
-// times a number of products into the first row, whose address divides by 1024.
-__device__ inline uint64_t operand_address(const void* b) {
+// Where B lies: rows of 128 bytes, whose eight pieces of 16 are exchanged by `swizzled`, the first
+// at an address that divides by 1024. Behind it by multiples of 32 bytes lie those of the row's
+// other products, by multiples of 1024 those of other rows.
+__device__ inline uint64_t operand_at(const void* b) {
   constexpr uint64_t kSwizzle128 = 1ull << 62, kEightRows = 1024 / 16;
   return kSwizzle128 | kEightRows << 32 | 1ull << 16 | (shared_address(b) & 0x3ffff) >> 4;
+}
+
+__device__ inline uint64_t operand_behind(uint64_t operand, unsigned bytes) {
+  return operand + bytes / 16;
 }
 
 #define RR_SUMS4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
@@ -183,27 +190,26 @@ __device__ inline uint64_t operand_address(const void* b) {
 // for mma_bf16; B [16, columns] in shared memory; D f32, of which each warp holds its 16 rows:
 // register 4j + i lies in row l / 4 + 8 (i / 2), column 8j + 2 (l % 4) + i % 2.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define RR_WGMMA(type, columns, d, a, b)  \
-  const uint64_t at = operand_address(b); \
-  if constexpr (columns == 256)           \
-    RR_WGMMA_256(type, d, a, at);         \
-  else if constexpr (columns == 128)      \
-    RR_WGMMA_128(type, d, a, at);         \
-  else                                    \
-    RR_WGMMA_64(type, d, a, at)
+#define RR_WGMMA(type, columns, d, a, b) \
+  if constexpr (columns == 256)          \
+    RR_WGMMA_256(type, d, a, b);         \
+  else if constexpr (columns == 128)     \
+    RR_WGMMA_128(type, d, a, b);         \
+  else                                   \
+    RR_WGMMA_64(type, d, a, b)
 #else
 #define RR_WGMMA(type, columns, d, a, b) __trap()
 #endif
 
 template <int columns>
-__device__ inline void wgmma_bf16(float (&d)[columns / 2], const unsigned (&a)[4], const void* b) {
+__device__ inline void wgmma_bf16(float (&d)[columns / 2], const unsigned (&a)[4], uint64_t b) {
   static_assert(columns == 256 || columns == 128 || columns == 64, "a width that is written out");
   RR_WGMMA("bf16", columns, d, a, b);
 }
 
 // The same of f16.
 template <int columns>
-__device__ inline void wgmma_f16(float (&d)[columns / 2], const unsigned (&a)[4], const void* b) {
+__device__ inline void wgmma_f16(float (&d)[columns / 2], const unsigned (&a)[4], uint64_t b) {
   static_assert(columns == 256 || columns == 128 || columns == 64, "a width that is written out");
   RR_WGMMA("f16", columns, d, a, b);
 }

@@ -61,6 +61,14 @@ inline void bulk_copy(void* to, const void* from, unsigned bytes, uint64_t* word
   barrier_moved(barrier);
 }
 
+inline uint64_t operand_at(const void* b) {
+  return reinterpret_cast<uint64_t>(b);
+}
+
+inline uint64_t operand_behind(uint64_t operand, unsigned bytes) {
+  return operand + bytes;
+}
+
 struct WarpgroupProduct {
   float* d;
   const unsigned* a;
@@ -94,20 +102,20 @@ void finish_warpgroup_product(void* const* lanes, unsigned) {
 }
 
 template <int columns, float (*value)(uint16_t)>
-void warpgroup_product(float (&d)[columns / 2], const unsigned (&a)[4], const void* b) {
-  if (reinterpret_cast<uintptr_t>(b) % 1024 % 32 || reinterpret_cast<uintptr_t>(b) % 1024 >= 128)
+void warpgroup_product(float (&d)[columns / 2], const unsigned (&a)[4], uint64_t b) {
+  if (b % 32 || b % 1024 >= 128)
     fail_block(cudaErrorMisalignedAddress, "misaligned: the rows of B not at 1024 bytes");
-  WarpgroupProduct mine{d, a, static_cast<const char*>(b)};
+  WarpgroupProduct mine{d, a, reinterpret_cast<const char*>(b)};
   collective(0xffffffffu, &mine, &finish_warpgroup_product<columns, value>);
 }
 
 template <int columns>
-void wgmma_bf16(float (&d)[columns / 2], const unsigned (&a)[4], const void* b) {
+void wgmma_bf16(float (&d)[columns / 2], const unsigned (&a)[4], uint64_t b) {
   warpgroup_product<columns, bf16_to_float>(d, a, b);
 }
 
 template <int columns>
-void wgmma_f16(float (&d)[columns / 2], const unsigned (&a)[4], const void* b) {
+void wgmma_f16(float (&d)[columns / 2], const unsigned (&a)[4], uint64_t b) {
   warpgroup_product<columns, half_to_float>(d, a, b);
 }
 
