@@ -30,6 +30,8 @@ EMULATED = cuda.emulated()
 MEMORY = "RIVERRUN_EMULATE_MEMORY"
 # Bytes of shared memory that a block of an emulated card may have, likewise.
 SHARED = "RIVERRUN_EMULATE_SHARED"
+# Its compute capability, likewise.
+CAPABILITY = "RIVERRUN_EMULATE_CAPABILITY"
 
 
 def _lack() -> str:

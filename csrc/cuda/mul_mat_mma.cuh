@@ -70,15 +70,15 @@ __device__ inline int operand_row(int j, int g) {
   return g / 2 * 4 + 2 * j + g % 2;
 }
 
-// Eight values of a row of x, from column `at` on; columns beyond k are zero.
-__device__ inline void round_eight(const float* in, int64_t k, int64_t at, uint16_t* out) {
+// Eight values of a row of x, from column `at` on, to `out`; columns beyond k are zero.
+__device__ inline void round_eight(const float* in, int64_t k, int64_t at, void* out) {
   unsigned pair[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int64_t from = at / 16 * 16 + operand_order(static_cast<int>(at % 16) + 2 * i);
     pair[i] = from < k ? pack_bf16(in[from], in[from + 1]) : 0;
   }
-  *reinterpret_cast<uint4*>(out + at) = make_uint4(pair[0], pair[1], pair[2], pair[3]);
+  *static_cast<uint4*>(out) = make_uint4(pair[0], pair[1], pair[2], pair[3]);
 }
 
 // Rows of so many bf16 at the start of the workspace are this form of is_prepared and their length.
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kMmaThreads)
     round_x(const float* x, int64_t x_row, int64_t k, uint16_t* out, int64_t out_row) {
   enter_grid();
   const int64_t at = 8 * (static_cast<int64_t>(blockIdx.y) * kMmaThreads + threadIdx.x);
-  if (at < out_row) round_eight(x + blockIdx.x * x_row, k, at, out + blockIdx.x * out_row);
+  if (at < out_row) round_eight(x + blockIdx.x * x_row, k, at, out + blockIdx.x * out_row + at);
 }
 
 // Rows of 128 bytes, whose eight pieces of 16 are exchanged so that eight rows' same piece, as
@@ -116,8 +116,9 @@ __device__ inline int misalignment(const uint8_t* p) {
 template <uint32_t dtype>
 __device__ inline void fetch_w(const uint8_t* start, const uint8_t* end, unsigned char* to, int t) {
   constexpr int kPieces = Chunk<dtype>::pieces;
-  const uint8_t* from = start - misalignment(start);
-  if (from + 16 * kPieces <= end) {
+  constexpr bool kWhole = Chunk<dtype>::bytes == 16 * kPieces;  // nothing beyond the chunk
+  const uint8_t* from = kWhole ? start : start - misalignment(start);
+  if (kWhole || from + 16 * kPieces <= end) {
 #pragma unroll
     for (int piece = 0; piece < kPieces; piece += 4)
       if (piece + 4 <= kPieces || t < kPieces % 4)

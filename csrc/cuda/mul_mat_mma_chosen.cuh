@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kMmaThreads)
   const int64_t at = 8 * (static_cast<int64_t>(blockIdx.y) * kMmaThreads + threadIdx.x);
   const int pair = order[blockIdx.x];
   if (pair < 0 || at >= out_row) return;
-  round_eight(x + pair / shared_by * x_row, k, at, out + blockIdx.x * out_row);
+  round_eight(x + pair / shared_by * x_row, k, at, out + blockIdx.x * out_row + at);
 }
 
 // Rows of y without expert: zeros. Grid: pairs.

@@ -9,7 +9,7 @@
 namespace {
 
 constexpr size_t kShared = 48 << 10, kSharedMost = 227 << 10, kSharedOfSystem = 1 << 10;
-constexpr int kProcessors = 4, kL2 = 50 << 20, kMajor = 9, kMinor = 0;
+constexpr int kProcessors = 4, kL2 = 50 << 20, kCapability = 90;
 constexpr int kThreads = 1024, kThreadsProcessor = 2048, kRegisters = 65536;
 constexpr int kVersion = 13000;
 
@@ -28,6 +28,12 @@ std::map<const void*, size_t>& shared_limits() {
 size_t shared_most() {
   const char* text = getenv("RIVERRUN_EMULATE_SHARED");
   return text ? std::max(kShared, static_cast<size_t>(strtoull(text, nullptr, 10))) : kSharedMost;
+}
+
+// Ten times the compute capability.
+int capability() {
+  const char* text = getenv("RIVERRUN_EMULATE_CAPABILITY");
+  return text ? static_cast<int>(10 * strtod(text, nullptr) + 0.5) : kCapability;
 }
 
 struct Words {
@@ -173,8 +179,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   p.maxThreadsDim[2] = 64;
   p.maxGridSize[0] = 0x7fffffff;
   p.maxGridSize[1] = p.maxGridSize[2] = 65535;
-  p.major = kMajor;
-  p.minor = kMinor;
+  p.major = capability() / 10;
+  p.minor = capability() % 10;
   p.multiProcessorCount = kProcessors;
   p.canMapHostMemory = p.concurrentKernels = p.asyncEngineCount = p.unifiedAddressing = 1;
   p.pciBusID = device;

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "context.hpp"
+#include "polling.hpp"
 #include "streams.hpp"
 
 __thread uint3 threadIdx;
@@ -21,7 +22,7 @@ namespace {
 constexpr unsigned kLanes = 32;
 constexpr unsigned kMaxThreads = 1024;
 
-enum class State : uint8_t { kNew, kReady, kBarrier, kCollective, kDone };
+enum class State : uint8_t { kNew, kReady, kBarrier, kCollective, kPolling, kDone };
 
 struct Copy {
   void* to;
@@ -47,6 +48,8 @@ class Runner {
 
   void sync_threads();
   void collective(unsigned mask, void* mine, Finish finish);
+  void poll();
+  void made_progress() { progress_ = true; }
   [[noreturn]] void fail(cudaError_t error, const char* message);
 
   Thread& current() { return threads_[current_]; }
@@ -61,6 +64,7 @@ class Runner {
   void resume(unsigned thread);
   void suspend() { threads_[current_].fiber->suspend(); }
   bool release_barrier();
+  bool release_polls();
   void deadlock();
   void abandon();
   void set_order(unsigned threads);
@@ -71,7 +75,7 @@ class Runner {
   std::vector<unsigned> warps_;
   unsigned lanes_[kLanes];
   unsigned current_ = 0, alive_ = 0, at_barrier_ = 0;
-  bool woken_ = false, failed_ = false, running_ = false;
+  bool woken_ = false, failed_ = false, running_ = false, progress_ = false;
   size_t shared_size_ = 0;
   const std::function<void()>* body_ = nullptr;
   const char* name_ = "";
@@ -172,13 +176,13 @@ bool Runner::run_block() {
   }
   alive_ = static_cast<unsigned>(threads_.size());
   at_barrier_ = 0;
-  failed_ = false;
+  failed_ = progress_ = false;
   while (alive_ && !failed_) {
     for (unsigned warp : warps_) {
       run_warp(warp);
       if (failed_) break;
     }
-    if (alive_ && !failed_ && !release_barrier()) deadlock();
+    if (alive_ && !failed_ && !release_barrier() && !release_polls()) deadlock();
   }
   if (failed_) abandon();
   return !failed_;
@@ -223,6 +227,19 @@ bool Runner::release_barrier() {
   return true;
 }
 
+bool Runner::release_polls() {
+  if (!progress_) return false;
+  progress_ = false;
+  for (Thread& t : threads_)
+    if (t.state == State::kPolling) t.state = State::kReady;
+  return true;
+}
+
+void Runner::poll() {
+  threads_[current_].state = State::kPolling;
+  suspend();
+}
+
 void Runner::sync_threads() {
   threads_[current_].state = State::kBarrier;
   ++at_barrier_;
@@ -264,16 +281,19 @@ void Runner::fail(cudaError_t error, const char* message) {
 }
 
 void Runner::deadlock() {
-  unsigned barrier = 0, collective = 0, ended = 0;
+  unsigned barrier = 0, collective = 0, polling = 0, ended = 0;
   for (const Thread& t : threads_) {
     barrier += t.state == State::kBarrier;
     collective += t.state == State::kCollective;
+    polling += t.state == State::kPolling;
     ended += t.state == State::kDone;
   }
-  fprintf(stderr,
-          "deadlock: emulated %s, block (%u, %u, %u): %u threads wait in __syncthreads, %u in a "
-          "warp's intrinsic for lanes that do not come to it, %u have returned\n",
-          name_, blockIdx.x, blockIdx.y, blockIdx.z, barrier, collective, ended);
+  fprintf(
+      stderr,
+      "deadlock: emulated %s, block (%u, %u, %u): %u threads wait in __syncthreads, %u in a "
+      "warp's intrinsic for lanes that do not come to it, %u for a barrier in shared memory, %u "
+      "have returned\n",
+      name_, blockIdx.x, blockIdx.y, blockIdx.z, barrier, collective, polling, ended);
   set_fault(cudaErrorLaunchFailure);
   failed_ = true;
 }
@@ -327,6 +347,14 @@ unsigned char* dynamic_shared() {
 
 int lane() {
   return active->lane();
+}
+
+void poll() {
+  active->poll();
+}
+
+void made_progress() {
+  active->made_progress();
 }
 
 void collective(unsigned mask, void* mine, Finish finish) {

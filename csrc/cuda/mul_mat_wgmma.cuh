@@ -1,0 +1,316 @@
+// y = x w^T for prompts, with block-quantised weights, on the warpgroups of compute capability 9.0.
+//
+// x is rounded to bf16 or f16 once, into the workspace, in slabs of 64 values of k that hold all
+// rows of x, so that a tile's part of a slab is one copy. Two warpgroups make the products of 64
+// rows of w each with a tile of rows of x: each warp decodes its own 16 rows into registers, the
+// operand A, while the products of the unit before run; x is the operand B, which one more warp
+// copies ahead. Blocks stay for all tiles. All of k is added in one order whatever the tile, so
+// that a row of y is the same in any company.
+#pragma once
+
+#include "prompt_exact.hpp"
+#include "prompt_halves.cuh"
+
+namespace {
+
+template <uint32_t dtype>
+constexpr bool kInHalves = dtype == RR_Q4_K || dtype == RR_Q5_K || dtype == RR_Q6_K;
+
+template <uint32_t dtype>
+constexpr bool kPlain = dtype == RR_BF16;
+
+template <uint32_t dtype>
+using RowsOf =
+    std::conditional_t<kPlain<dtype>, PlainRows,
+                       std::conditional_t<kInHalves<dtype>, HalfRows<dtype>, Bf16Rows<dtype>>>;
+
+// Before the first barrier: tables in shared memory that decoding asks for.
+template <uint32_t dtype>
+__device__ inline void prepare_decoding() {
+  if constexpr (!kPlain<dtype>) prepare<Codes<dtype>>(0);
+}
+
+template <class T>
+constexpr auto has_tables(int) -> decltype(T::prepare(), true) {
+  return true;
+}
+
+template <class T>
+constexpr bool has_tables(long) {
+  return false;
+}
+
+// Bytes of static shared memory that they take, at most.
+template <uint32_t dtype>
+constexpr int table_bytes() {
+  if constexpr (!kPlain<dtype>)
+    if (has_tables<Codes<dtype>>(0)) return 4096;
+  return 0;
+}
+
+// How many units of x shared memory holds beside two chunks of w for each warp.
+template <uint32_t dtype>
+struct PromptMemory {
+  static constexpr int kW = 2 * kPromptWarps * Chunk<dtype>::warp_bytes;
+  static constexpr int kBarriers = 128;
+  static constexpr int kStages =
+      (kPromptShared - kTilesApart - kBarriers - kW - table_bytes<dtype>()) / kPromptStage;
+  static constexpr int kBytes = kTilesApart + kStages * kPromptStage + kW + kBarriers;
+  static_assert(kStages >= 3 && 16 * kStages <= kBarriers, "copies run ahead");
+
+  unsigned char *x, *w;
+  uint64_t *full, *empty;
+
+  __device__ PromptMemory() {
+    unsigned char* start = dynamic_shared();
+    x = start + (-reinterpret_cast<uintptr_t>(start) & (kTilesApart - 1));
+    w = x + kStages * kPromptStage;
+    full = reinterpret_cast<uint64_t*>(w + kW);
+    empty = full + kStages;
+  }
+};
+
+// A place in the ring of units of x, and the parity of its round.
+template <int stages>
+struct Ring {
+  int stage = 0, parity = 0;
+
+  __device__ void advance() {
+    if (++stage < stages) return;
+    stage = 0;
+    parity ^= 1;
+  }
+};
+
+// Copies of x: one thread.
+template <uint32_t dtype>
+__device__ inline void copy_prompt(const PromptJob& job, const PromptMemory<dtype>& memory) {
+  Ring<PromptMemory<dtype>::kStages> ring;
+  const int units = job.chunks * Chunk<dtype>::units * RowsOf<dtype>::kParts;
+  for (int i = blockIdx.x; i < job.tiles.count; i += gridDim.x) {
+    const PromptTile tile = job.tiles.tile(i);
+    const unsigned bytes = tile.width * kSlabBytes;
+    const uint8_t* from = job.x + static_cast<int64_t>(tile.token) * kSlabBytes;
+    for (int unit = 0; unit < units; ++unit, from += job.slab, ring.advance()) {
+      barrier_wait(memory.empty + ring.stage, ring.parity ^ 1);
+      barrier_expect(memory.full + ring.stage, bytes);
+      bulk_copy(memory.x + ring.stage * kPromptStage, from, bytes, memory.full + ring.stage);
+    }
+  }
+}
+
+// A lane's sums of two neighbouring rows of w, with two of x at a time.
+template <int width, class Rows>
+__device__ inline void store_tile(const PromptJob& job, const Rows& rows, int row, int token,
+                                  const float (&sums)[width / 2]) {
+  if (row >= job.m) return;
+#pragma unroll
+  for (int i = 0; i < width / 8; ++i)
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const int at = token + 8 * i + j;
+      if (at >= job.n) continue;
+      float2 both = make_float2(sums[4 * i + j], sums[4 * i + 2 + j]);
+      if (Rows::kHalves) {
+        const float factor = job.x_factors[at];
+        both.x = both.x * rows.factor(0) * factor;
+        both.y = both.y * rows.factor(1) * factor;
+      }
+      float* to = job.y + at * job.y_row + row;
+      if (job.vector) {
+        *reinterpret_cast<float2*>(to) = both;
+      } else {
+        to[0] = both.x;
+        if (row + 1 < job.m) to[1] = both.y;
+      }
+    }
+}
+
+// The operands of a unit's products, and of those of the unit that is decoded while they run.
+using Operands = unsigned[2][4][4];
+
+template <class Rows, int width>
+__device__ inline void multiply_unit(float (&sums)[width / 2], const unsigned (&a)[4][4],
+                                     uint64_t x) {
+#pragma unroll
+  for (int s = 0; s < 4; ++s) {
+    if constexpr (Rows::kHalves)
+      wgmma_f16<width>(sums, a[s], operand_behind(x, 32 * s));
+    else
+      wgmma_bf16<width>(sums, a[s], operand_behind(x, 32 * s));
+  }
+}
+
+// The warpgroup's part of a tile. a: the operands of the first unit; in the end, of the next
+// tile's.
+template <uint32_t dtype, int width>
+__device__ inline void multiply_prompt_tile(const PromptJob& job, const PromptTile& tile,
+                                            const PromptMemory<dtype>& memory,
+                                            Ring<PromptMemory<dtype>::kStages>& ring,
+                                            RowsOf<dtype>& rows, Operands& a) {
+  constexpr int kUnits = Chunk<dtype>::units * RowsOf<dtype>::kParts;
+  const int lane = threadIdx.x % kWarp;
+  const auto release = [&](int stage) {
+    if (lane == 0) barrier_arrive(memory.empty + stage);
+  };
+  float sums[width / 2];
+#pragma unroll
+  for (int i = 0; i < width / 2; ++i) sums[i] = 0.0f;
+  const uint64_t x = operand_at(memory.x);
+  int before = -1;  // the stage of the unit before this one
+  for (int c = 0; c < job.chunks; ++c) {
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+      barrier_wait(memory.full + ring.stage, ring.parity);
+      hold(a[u % 2]);
+      wgmma_begin();
+      multiply_unit<RowsOf<dtype>, width>(sums, a[u % 2],
+                                          operand_behind(x, ring.stage * kPromptStage));
+      wgmma_commit();
+      wgmma_wait<1>();
+      hold(a[(u + 1) % 2]);
+      if (before >= 0) release(before);
+      before = ring.stage;
+      ring.advance();
+      if (u + 1 == kUnits) rows.advance();
+      rows.decode((u + 1) % kUnits, a[(u + 1) % 2]);
+    }
+  }
+  wgmma_wait<0>();
+  release(before);
+  store_tile<width>(job, rows, rows.row(tile), tile.token + lane % 4 * 2, sums);
+}
+
+// Grid: blocks that share out the tiles.
+template <uint32_t dtype>
+__global__ void __launch_bounds__(kPromptThreads, 1) multiply_prompt(const PromptJob job) {
+  enter_grid();
+  const PromptMemory<dtype> memory;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < memory.kStages; ++i) {
+      barrier_init(memory.full + i, 1);
+      barrier_init(memory.empty + i, kPromptWarps);
+    }
+    barriers_made();
+  }
+  prepare_decoding<dtype>();
+  __syncthreads();
+  if (threadIdx.x >= kPromptWarps * kWarp) {
+    keep_registers<24>();
+    if (threadIdx.x == kPromptWarps * kWarp) copy_prompt<dtype>(job, memory);
+  } else {
+    take_registers<240>();
+    Ring<PromptMemory<dtype>::kStages> ring;
+    RowsOf<dtype> rows(job, memory.w);
+    Operands a;
+    rows.decode(0, a[0]);
+    for (int i = blockIdx.x; i < job.tiles.count; i += gridDim.x) {
+      const PromptTile tile = job.tiles.tile(i);
+      if (tile.width == 256)
+        multiply_prompt_tile<dtype, 256>(job, tile, memory, ring, rows, a);
+      else if (tile.width == 128)
+        multiply_prompt_tile<dtype, 128>(job, tile, memory, ring, rows, a);
+      else
+        multiply_prompt_tile<dtype, 64>(job, tile, memory, ring, rows, a);
+    }
+  }
+}
+
+constexpr int64_t kFewestOfPrompt = 33;  // rows of x; fewer are left to others
+// Rows of so many columns in slabs at the start of the workspace are this form of is_prepared and
+// their length.
+constexpr int kSlabForm = 32, kSplitSlabForm = 40, kHalfSlabForm = 48;
+
+// Rows of x that the workspace has room for: whole tiles.
+inline int64_t slab_rows(int64_t n) {
+  return blocks_for(n, kWidest) * kWidest;
+}
+
+template <uint32_t dtype>
+int64_t slab_columns(int64_t k) {
+  return blocks_for(k, Chunk<dtype>::values) * Chunk<dtype>::values;
+}
+
+// Bytes of all slabs.
+template <uint32_t dtype>
+int64_t slab_bytes(int64_t n, int64_t k) {
+  return slab_rows(n) * slab_columns<dtype>(k) * 2 * RowsOf<dtype>::kParts;
+}
+
+// Brings x into the workspace, unless it is there.
+template <uint32_t dtype>
+void prepare_slabs(const rr_exec* exec, const rr_tensor& x, const PromptJob& job) {
+  constexpr int kForm = kInHalves<dtype> ? kHalfSlabForm
+                        : kPlain<dtype>  ? kSplitSlabForm
+                                         : kSlabForm;
+  const int64_t columns = slab_columns<dtype>(job.k);
+  if (is_prepared(exec, x, kForm + static_cast<int>(columns))) return;
+  auto* slabs = static_cast<uint8_t*>(exec->workspace);
+  const auto n = static_cast<unsigned>(job.n);
+  if constexpr (kInHalves<dtype>) {
+    const bool vector = reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && row_step(x) % 4 == 0;
+    RR_LAUNCH(exec, halve_slabs, static_cast<int>(n), kHalvesThreads, 0, data<const float>(x),
+              row_step(x), job.k, vector, slabs, job.slab, const_cast<float*>(job.x_factors));
+  } else {
+    const auto across = static_cast<unsigned>(blocks_for(columns / 8, kMmaThreads));
+    RR_LAUNCH(exec, round_slabs<RowsOf<dtype>::kParts>, dim3(n, across), kMmaThreads, 0,
+              data<const float>(x), row_step(x), static_cast<int64_t>(job.k), columns, slabs,
+              job.slab);
+  }
+}
+
+template <uint32_t dtype>
+void run_prompt(const rr_node* node, const rr_exec* exec) {
+  const rr_tensor &x = node->inputs[0], &w = node->inputs[1], &y = node->outputs[0];
+  const int64_t n = n_rows(x), m = w.shape[0], k = w.shape[1];
+  if (m == 0 || n == 0) return;
+  const int64_t columns = slab_columns<dtype>(k);
+  PromptJob job{};
+  job.w = data<const uint8_t>(w);
+  job.w_row = k / Block<dtype>::values * Block<dtype>::bytes;
+  job.w_end = job.w + m * job.w_row;
+  job.x = static_cast<uint8_t*>(exec->workspace);
+  job.slab = slab_rows(n) * kSlabBytes;
+  job.x_factors = reinterpret_cast<const float*>(job.x + slab_bytes<dtype>(n, k));
+  job.y = data<float>(y);
+  job.y_row = row_step(y);
+  job.n = static_cast<int>(n);
+  job.m = static_cast<int>(m);
+  job.k = static_cast<int>(k);
+  job.chunks = static_cast<int>(columns / Chunk<dtype>::values);
+  job.vector = m % 2 == 0 && job.y_row % 2 == 0 && reinterpret_cast<uintptr_t>(job.y) % 8 == 0;
+  const int takers = cuda(exec).multiprocessors;
+  job.tiles = cut_tiles(blocks_for(m, kPromptRows), n, takers);
+
+  prepare_slabs<dtype>(exec, x, job);
+  const int blocks = min(takers, job.tiles.count);
+  allow_shared(multiply_prompt<dtype>, PromptMemory<dtype>::kBytes);
+  RR_LAUNCH(exec, multiply_prompt<dtype>, blocks, kPromptThreads, PromptMemory<dtype>::kBytes, job);
+}
+
+template <uint32_t dtype>
+size_t workspace_prompt(const rr_node* node, int32_t) {
+  const int64_t n = n_rows(node->inputs[0]), k = node->inputs[1].shape[1];
+  return static_cast<size_t>(slab_bytes<dtype>(n, k) + slab_rows(n) * 4);
+}
+
+template <uint32_t dtype>
+int supports_prompt(const rr_node* node, char* why, size_t size) {
+  if (!supports_tiles<dtype>(node, why, size)) return 0;
+  if (!serves_warpgroups()) return refuse(why, size, kWarpgroupRefusal);
+  if (node->inputs[1].rank != 2) return refuse(why, size, "w needs to be a matrix");
+  if (kPlain<dtype> && node->inputs[1].shape[1] % 16 != 0)
+    return refuse(why, size, "w needs rows of a multiple of 16 values");
+  if (n_rows(node->inputs[0]) < kFewestOfPrompt)
+    return refuse(why, size, "fewer than 33 rows of x");
+  return 1;
+}
+
+}  // namespace
+
+#define RR_PROMPT_PRODUCT(id, dtype)                                               \
+  RR_CUDA_KERNEL(id, riverrun::kPromptExact, "mul_mat", "wgmma",                   \
+                 kInHalves<dtype> ? "products of f16: 1e-3 of a row's norm"        \
+                 : kPlain<dtype>  ? "x in two parts of bf16: 2e-5 of a row's norm" \
+                                  : "products of bf16: 4e-3 of a row's norm",       \
+                 20, supports_prompt<dtype>, workspace_prompt<dtype>, run_prompt<dtype>)

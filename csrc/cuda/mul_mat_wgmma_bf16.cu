@@ -1,0 +1,3 @@
+#include "mul_mat_wgmma.cuh"
+
+RR_PROMPT_PRODUCT(prompt_bf16, RR_BF16)

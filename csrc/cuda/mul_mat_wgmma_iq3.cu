@@ -1,0 +1,4 @@
+#include "mul_mat_wgmma.cuh"
+
+RR_PROMPT_PRODUCT(prompt_iq3_xxs, RR_IQ3_XXS)
+RR_PROMPT_PRODUCT(prompt_iq3_s, RR_IQ3_S)

@@ -1,0 +1,4 @@
+#include "mul_mat_wgmma.cuh"
+
+RR_PROMPT_PRODUCT(prompt_iq4_nl, RR_IQ4_NL)
+RR_PROMPT_PRODUCT(prompt_iq4_xs, RR_IQ4_XS)

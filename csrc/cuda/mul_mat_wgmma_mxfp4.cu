@@ -1,0 +1,3 @@
+#include "mul_mat_wgmma.cuh"
+
+RR_PROMPT_PRODUCT(prompt_mxfp4, RR_MXFP4)

@@ -1,0 +1,4 @@
+#include "mul_mat_wgmma.cuh"
+
+RR_PROMPT_PRODUCT(prompt_q5_0, RR_Q5_0)
+RR_PROMPT_PRODUCT(prompt_q5_1, RR_Q5_1)

@@ -1,0 +1,272 @@
+// Rows of w decoded to f16, with x in f16: more exact than bf16 and in fewer instructions, for
+// types whose scales leave no doubt how large values get.
+//
+// A row of w is multiplied by a power of two that brings its largest possible value below 2^15, a
+// row of x by one that does the same with its largest; sums are multiplied by the inverses. While a
+// tile's chunks are decoded, the scales of the next tile's rows are looked through.
+#pragma once
+
+#include "fragments.cuh"
+#include "prompt_rows.cuh"
+
+namespace {
+
+constexpr int kHalvesThreads = 512, kHalvesBlock = 256, kHalvesKept = 5;
+
+// 2^n such that it brings a value of this size, as bits of a float without sign, to 2^14 or more
+// and below 2^15, or nearer to that; and 2^-n.
+__device__ inline float power_for(unsigned size) {
+  return __uint_as_float((268 - max(size >> 23, 15u)) << 23);
+}
+
+__device__ inline float inverse_power_for(unsigned size) {
+  return __uint_as_float((max(size >> 23, 15u) - 14) << 23);
+}
+
+__device__ inline float inverse_of_power(float power) {
+  return __uint_as_float((254u << 23) - __float_as_uint(power));
+}
+
+// Rounds a row of x into slabs, in the order of fragments.cuh, and puts the inverse of its power of
+// two after the slabs. A NaN or infinity stays what it is. Grid: rows of x.
+__global__ void __launch_bounds__(kHalvesThreads)
+    halve_slabs(const float* x, int64_t x_row, int k, bool vector, uint8_t* out, int64_t slab,
+                float* inverses) {
+  enter_grid();
+  constexpr int kWarps = kHalvesThreads / kWarp;
+  __shared__ unsigned most[kWarps];
+  __shared__ __align__(16) unsigned staged[kWarps][kHalvesBlock / 2];
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const int row = static_cast<int>(blockIdx.x), blocks = k / kHalvesBlock;
+  const float* in = x + row * x_row + 4 * lane;
+  const auto load = [&](int block, int half) {
+    const float* from = in + block * kHalvesBlock + half * kHalvesBlock / 2;
+    if (vector) return *reinterpret_cast<const float4*>(from);
+    return make_float4(from[0], from[1], from[2], from[3]);
+  };
+  float4 kept[kHalvesKept][2];  // blocks of the warp; those beyond are read again
+  unsigned size = 0;
+  const auto look = [&](const float4& v) {
+    for (const float value : {v.x, v.y, v.z, v.w})
+      size = max(size, __float_as_uint(value) & 0x7fffffffu);
+  };
+#pragma unroll
+  for (int i = 0; i < kHalvesKept; ++i)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int block = warp + i * kWarps;
+      kept[i][half] = block < blocks ? load(block, half) : float4{};
+      look(kept[i][half]);
+    }
+  for (int block = warp + kHalvesKept * kWarps; block < blocks; block += kWarps)
+    for (int half = 0; half < 2; ++half) look(load(block, half));
+  size = __reduce_max_sync(kAllLanes, size);
+  if (lane == 0) most[warp] = size;
+  __syncthreads();
+  for (int i = 0; i < kWarps; ++i) size = max(size, most[i]);
+  if (threadIdx.x == 0) inverses[row] = inverse_power_for(size);
+  const float power = power_for(size);
+  uint8_t* to = out + static_cast<int64_t>(row / 8) * kTilesApart + swizzled(row % 8, lane % 8) +
+                lane / 8 * slab;
+  const auto write = [&](int block, const float4& first, const float4& second) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float4& v = half ? second : first;
+      const int four = lane + half * kWarp, t = four / 16, step = four % 8 * 2 + four / 8 % 2;
+      staged[warp][8 * step + t] = pack_f16(v.x * power, v.z * power);
+      staged[warp][8 * step + 4 + t] = pack_f16(v.y * power, v.w * power);
+    }
+    __syncwarp();
+    *reinterpret_cast<uint4*>(to + block * 4 * slab) =
+        *reinterpret_cast<const uint4*>(&staged[warp][4 * lane]);
+    __syncwarp();
+  };
+#pragma unroll
+  for (int i = 0; i < kHalvesKept; ++i)
+    if (warp + i * kWarps < blocks) write(warp + i * kWarps, kept[i][0], kept[i][1]);
+  for (int block = warp + kHalvesKept * kWarps; block < blocks; block += kWarps)
+    write(block, load(block, 0), load(block, 1));
+}
+
+// Of a type: `head`, the bytes that say how large values get, `bound` of them; `load`, scales of
+// row r of a lane times `power`; `take`, of its eight fours of values those two of each sub-block
+// that are unit u, as operands.
+template <uint32_t dtype>
+struct Halves;
+
+// The larger of a block's values cannot be beyond d times kMost and dmin times 63 together.
+template <int most>
+struct AffineHalves {
+  unsigned scale[2][2], less[2][2];  // of row and sub-block, twice
+
+  __device__ static unsigned head(const uint8_t* block) { return aligned32(block); }
+
+  __device__ static float bound(unsigned head) {
+    return fmaf(static_cast<float>(most), fabsf(low_half(head)), 63.0f * fabsf(high_half(head)));
+  }
+
+  __device__ void load(int r, const unsigned char* block, int t, float power) {
+    AffineScales of;
+    of.load(r, block, t);
+    const unsigned d = pair_of(float_to_half(of.d[r] * power));
+    const unsigned minimum =
+        multiply_pairs(of.minima[r], pair_of(float_to_half(-of.dmin[r] * power)));
+#pragma unroll
+    for (int h = 0; h < 2; ++h) scale[r][h] = multiply_pairs(of.scale[r][h], d);
+    less[r][0] = low_twice(minimum);
+    less[r][1] = high_twice(minimum);
+  }
+
+  __device__ unsigned value(int r, int h, unsigned code) const {
+    return fma_pairs(code, scale[r][h], less[r][h]);
+  }
+};
+
+template <>
+struct Halves<RR_Q4_K> : AffineHalves<63 * 15> {
+  // Of bytes 0 and 2 of a word.
+  __device__ static unsigned codes(unsigned word, int upper) {
+    const unsigned low = mask_into<0x000f000fu, pair_of(kPlus1024)>(word),
+                   high = mask_into<0x00f000f0u, pair_of(kPlus1024)>(word);
+    return upper ? fma_pairs(high, pair_of(kSixteenth), pair_of(kMinus64))
+                 : add_pairs(low, pair_of(kMinus1024));
+  }
+
+  __device__ void take(int r, const unsigned char* block, int t, int u, unsigned (&a)[4][4]) const {
+    const uint2 both = *reinterpret_cast<const uint2*>(block + 16 + 32 * t + 8 * u);
+#pragma unroll
+    for (int s = 0; s < 4; ++s) {
+      const unsigned word = s < 2 ? both.x : both.y;
+      a[s][r] = value(r, s % 2, codes(word, s % 2));
+      a[s][2 + r] = value(r, s % 2, codes(word >> 8, s % 2));
+    }
+  }
+};
+
+template <>
+struct Halves<RR_Q5_K> : AffineHalves<63 * 31> {
+  __device__ void take(int r, const unsigned char* block, int t, int u, unsigned (&a)[4][4]) const {
+    const uint2 both = *reinterpret_cast<const uint2*>(block + 48 + 32 * t + 8 * u);
+    const uint2 bits = *reinterpret_cast<const uint2*>(block + 16 + 8 * u);
+    const unsigned turn = static_cast<unsigned>(4 - 2 * t) & 31;
+#pragma unroll
+    for (int s = 0; s < 4; ++s) {
+      const unsigned word = s < 2 ? both.x : both.y, upper = s < 2 ? bits.x : bits.y;
+      const unsigned fifth = __funnelshift_l(upper, upper, turn) >> s % 2;
+      const unsigned code = (word >> 4 * (s % 2) & 0x0f0f0f0fu) | (fifth & 0x10101010u);
+      a[s][r] = value(r, s % 2, add_pairs(even_bytes(code), pair_of(kMinus1024)));
+      a[s][2 + r] = value(r, s % 2, add_pairs(odd_bytes(code), pair_of(kMinus1024)));
+    }
+  }
+};
+
+template <>
+struct Halves<RR_Q6_K> {
+  unsigned scale[2][4];  // of 16 values each, twice
+
+  __device__ static unsigned head(const uint8_t* block) { return load16(block + 208); }
+
+  __device__ static float bound(unsigned head) { return 4096.0f * fabsf(low_half(head)); }
+
+  __device__ void load(int r, const unsigned char* block, int t, float power) {
+    const unsigned d = pair_of(float_to_half(load_half(block + 208) * power));
+    const unsigned s = load32(block + 192 + 4 * t) ^ 0x80808080u;
+    const unsigned even = multiply_pairs(add_pairs(even_bytes(s), pair_of(kMinus1152)), d);
+    const unsigned odd = multiply_pairs(add_pairs(odd_bytes(s), pair_of(kMinus1152)), d);
+    scale[r][0] = low_twice(even);
+    scale[r][1] = low_twice(odd);
+    scale[r][2] = high_twice(even);
+    scale[r][3] = high_twice(odd);
+  }
+
+  __device__ void take(int r, const unsigned char* block, int t, int u, unsigned (&a)[4][4]) const {
+    const unsigned nibble = t % 2 * 4, odd = reinterpret_cast<uintptr_t>(block) & 2;
+    unsigned low[2][2], high[2];
+    read_words(block + 64 * (t / 2) + 8 * u, odd, nibble, low[0]);
+    read_words(block + 64 * (t / 2) + 32 + 8 * u, odd, nibble, low[1]);
+    read_words(block + 128 + 32 * (t / 2) + 8 * u, odd, nibble, high);
+#pragma unroll
+    for (int s = 0; s < 4; ++s) {
+      const int h = s % 2;
+      const unsigned code =
+          (low[h][s / 2] & 0x0f0f0f0fu) | (high[s / 2] << (4 - 2 * h) & 0x30303030u);
+      centred(code, pair_of(kMinus1056), scale[r][2 * h + u / 2], a[s][r], a[s][2 + r]);
+    }
+  }
+};
+
+template <uint32_t dtype>
+class HalfRows : public PromptRows<dtype> {
+  using Base = PromptRows<dtype>;
+
+ public:
+  static constexpr bool kHalves = true;
+  static constexpr int kParts = 1;
+
+  __device__ HalfRows(const PromptJob& job, unsigned char* shared)
+      : Base(job, shared), tile_(static_cast<int>(blockIdx.x)) {
+    const uint8_t* scanned = scanned_row(tile_);
+#pragma unroll 4
+    for (int c = 0; c < job.chunks; ++c)
+      bound_ = fmaxf(bound_, Halves<dtype>::bound(Halves<dtype>::head(scanned + c * kBytes)));
+    enter_tile();
+    load();
+  }
+
+  __device__ void advance() {
+    Base::advance();
+    bound_ = fmaxf(bound_, Halves<dtype>::bound(head_));
+    if (++chunk_ == this->job_.chunks) {
+      chunk_ = 0;
+      tile_ += static_cast<int>(gridDim.x);
+      enter_tile();
+    }
+    load();
+  }
+
+  __device__ void decode(int u, unsigned (&a)[4][4]) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) halves_.take(r, this->block(r), threadIdx.x % 4, u, a);
+  }
+
+  // Of the sums of the tile before the one that is decoded.
+  __device__ float factor(int r) const { return inverse_before_[r]; }
+
+ private:
+  static constexpr int kBytes = Chunk<dtype>::bytes;
+
+  // Each lane looks through one of the warp's rows of a tile.
+  __device__ const uint8_t* scanned_row(int tile) const {
+    const int first = this->row(this->job_.tiles.tile(tile)) - this->lane() / 4 * 2;
+    return this->job_.w + min(first + this->lane() % 16, this->job_.m - 1) * this->job_.w_row;
+  }
+
+  __device__ void enter_tile() {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const unsigned size =
+          __float_as_uint(__shfl_sync(kAllLanes, bound_, this->lane() / 4 * 2 + r));
+      inverse_before_[r] = inverse_[r];
+      inverse_[r] = inverse_power_for(size);
+    }
+    bound_ = 0.0f;
+    const int next = tile_ + static_cast<int>(gridDim.x);
+    scanned_ = next < this->job_.tiles.count ? scanned_row(next) : nullptr;
+  }
+
+  __device__ void load() {
+    head_ = scanned_ ? Halves<dtype>::head(scanned_ + chunk_ * kBytes) : 0;
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+      halves_.load(r, this->block(r), threadIdx.x % 4, inverse_of_power(inverse_[r]));
+  }
+
+  int tile_, chunk_ = 0;    // what is decoded
+  const uint8_t* scanned_;  // row of the tile after it
+  unsigned head_;           // what was read there last
+  float bound_ = 0.0f;      // of what was read there before
+  float inverse_[2] = {}, inverse_before_[2];
+  Halves<dtype> halves_;
+};
+
+}  // namespace
