@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 # A prompt of at least WORTH_KEEPING tokens keeps its recurrent state LAST tokens before its end;
 # one of SHORT tokens where that takes a pass of many rows, at a multiple of the grid.
 WORTH_KEEPING, LAST = 64, 4
-# From so many rows on, kernels that are exact in any company are the same for any number.
-LEAST_ROWS = 64
+# Rows of a pass, with padding, where prompts are cut freely: fewer run other kernels on cards.
+LEAST_ROWS = 96
 
 
 def cuts(length: int, n: int, chunk: int, early: bool = False, grid: int = 1) -> Iterator[int]:
@@ -61,11 +61,15 @@ def prompt_grid(model: Model, plan: SessionPlan) -> int:
     prompts, without a change of any value; 0 for none."""
     if model.backend.capabilities.prompt_exact:
         return 1
-    # Kernels that are not row-exact promise it, or a plan is not asked for nothing.
+    # Where no kernel promises more than the others, plans need not be asked.
     if not any(k["prompt_exact"] and not k["row_exact"] for k in model.backend.kernels):
         return 0
-    shape = StepShape(LEAST_ROWS, 1, 1)
-    return model.plan(shape, plan.capacity, "prefill", plan.options.program).prompt_grid
+    few, many = (
+        model.plan(StepShape(n, 1, 1), plan.capacity, "prefill", plan.options.program)
+        for n in (LEAST_ROWS, plan.chunk)
+    )
+    both = few.prompt_grid and many.prompt_grid and few.chosen == many.chosen
+    return max(few.prompt_grid, many.prompt_grid) if both else 0
 
 
 class Prompt:

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from engine_rig import finish
 from riverrun.backends.base import Capabilities
 from riverrun.engine import Model, passes
 from riverrun.engine.memory import PagedKV
-from riverrun.engine.prompts import cuts
+from riverrun.engine.prompts import cuts, prompt_grid
 from riverrun.engine.sequences import Sequences
 from riverrun.graph.errors import BackendError, RequestError
 from riverrun.speculative import Speculator
@@ -232,3 +233,32 @@ def test_a_pass_holds_as_much_as_its_kind_does(monkeypatch: pytest.MonkeyPatch) 
     with card(monkeypatch, model, 1, prompt_chunk=1 << 20):
         assert model.session(N_CTX).plan.chunk == 2048
     assert Capabilities().prompt_chunk == 512
+
+
+@pytest.mark.parametrize(
+    ("few", "many", "promised", "want"),
+    [
+        ((1, "a"), (1, "a"), True, 1),
+        ((64, "a"), (64, "a"), True, 64),
+        ((1, "a"), (64, "b"), True, 0),
+        ((64, "a"), (0, "b"), True, 0),
+        ((64, "a"), (64, "a"), False, 0),
+    ],
+)
+def test_cuts_are_free_where_passes_of_all_sizes_run_the_same_kernels(
+    few: tuple[int, str], many: tuple[int, str], promised: bool, want: int
+) -> None:
+    plans = {96: few, 2048: many}
+    kernels = [{"row_exact": False, "prompt_exact": promised}]
+    backend = SimpleNamespace(capabilities=Capabilities(prompt_exact=False), kernels=kernels)
+
+    def plan(shape: Any, *_: Any) -> Any:
+        grid, kernel = plans[shape.n_tokens]
+        return SimpleNamespace(prompt_grid=grid, chosen=[("mul_mat", kernel)])
+
+    model: Any = SimpleNamespace(backend=backend, plan=plan)
+    options = SimpleNamespace(program="trunk")
+    asked: Any = SimpleNamespace(capacity=None, options=options, chunk=2048)
+    assert prompt_grid(model, asked) == want
+    backend.capabilities = Capabilities(prompt_exact=True)
+    assert prompt_grid(model, asked) == 1

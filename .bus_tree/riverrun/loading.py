@@ -1,0 +1,1 @@
+/work/wt/engine/api/riverrun/loading.py
