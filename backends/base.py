@@ -90,6 +90,11 @@ class Pools:
         out[...] = self.array(name)[at]
         return out
 
+    def read_all(self, at: Index, out: Mapping[str, np.ndarray]) -> None:
+        """The same part of several states, each into the array of its name."""
+        for name, array in out.items():
+            self.read(name, at, array)
+
     def write(self, name: str, at: Index, values: np.ndarray | int) -> None:
         """Set that part of a state."""
         self.array(name)[at] = values

@@ -5,6 +5,7 @@ used again, since allocating either kind waits for the card."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -15,7 +16,9 @@ try:
 except ImportError:
     _cuda = None  # type: ignore[assignment]
 
-from .base import SPARE
+from .base import SPARE, aligned
+
+STAGING = 16 << 20  # bytes of pinned memory that copies to the host pass through
 
 Piece = tuple[Any, int]  # memory and its bytes
 
@@ -55,17 +58,6 @@ class KeptPart(NamedTuple):
         else:
             state.write_later(at, self.lent.memory, self.start + offset, size)
 
-    def raw(self, card: Any) -> np.ndarray:
-        """Its bytes, once they are there."""
-        found = np.empty(self.nbytes, np.uint8)
-        if self.lent.on_card:
-            self.lent.memory.read(self.start, found)
-        else:
-            card.synchronize()
-            whole = np.frombuffer(memoryview(self.lent.memory), np.uint8)
-            found[...] = whole[self.start : self.start + self.nbytes]
-        return found
-
 
 class KeptMemory:
     """Lends memory of a card."""
@@ -74,6 +66,7 @@ class KeptMemory:
         self.card = card
         self._of_card: list[Piece] = []
         self._pinned: list[Piece] = []
+        self._staging: Any = None
 
     def lend(self, size: int) -> Lent:
         """So much, of the card unless less than SPARE would stay free there."""
@@ -89,6 +82,46 @@ class KeptMemory:
             self._pinned.clear()
             again = _cuda.PinnedMemory(size), size
         return Lent(again, False, self._pinned)
+
+    def raw(self, kept: KeptPart) -> np.ndarray:
+        """The bytes of a copy, once they are there."""
+        found = aligned(kept.nbytes, filled=True)
+        if kept.lent.on_card:
+            self.read([(kept.lent.memory, kept.start, found)])
+        else:
+            self.card.synchronize()
+            found[...] = _bytes(kept.lent.memory)[kept.start : kept.start + kept.nbytes]
+        return found
+
+    def read(self, pieces: Iterable[tuple[Any, int, np.ndarray]]) -> None:
+        """Fill arrays of bytes with memory of the card: [(memory, start, array), ...]. Through
+        pinned memory, from which the host copies at its own speed."""
+        if self._staging is None:
+            self._staging = _cuda.PinnedMemory(STAGING)
+        due: list[tuple[int, np.ndarray]] = []
+        used = 0
+        for memory, start, array in pieces:
+            for at in range(0, array.nbytes, STAGING):
+                part = array[at : at + STAGING]
+                if used + part.nbytes > STAGING:
+                    self._take(due)
+                    used = 0
+                memory.read_later(start + at, self._staging, used, part.nbytes)
+                due.append((used, part))
+                used += part.nbytes
+        self._take(due)
+
+    def _take(self, due: list[tuple[int, np.ndarray]]) -> None:
+        """Copy what is on its way to pinned memory on to its arrays."""
+        self.card.synchronize()
+        staged = _bytes(self._staging)
+        for at, part in due:
+            part[...] = staged[at : at + part.nbytes]
+        due.clear()
+
+
+def _bytes(pinned: Any) -> np.ndarray:
+    return np.frombuffer(memoryview(pinned), np.uint8)
 
 
 def _fitting(free: list[Piece], size: int) -> Piece | None:

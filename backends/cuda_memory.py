@@ -67,6 +67,16 @@ class CudaPools(Pools):
                 done += n
         return out
 
+    def read_all(self, at: Index, out: Mapping[str, np.ndarray]) -> None:
+        """The same part of several states, through pinned memory."""
+        pieces = [
+            (self.states[name], start, array.reshape(-1).view(np.uint8)[offset : offset + n])
+            for name, array in out.items()
+            for offset, start, n in _placed(self._spans(name, at)[1])
+        ]
+        with cuda_errors():
+            self._kept.read(pieces)
+
     def write(self, name: str, at: Index, values: np.ndarray | int) -> None:
         """Set a part of a state."""
         shape, spans = self._spans(name, at)
@@ -129,7 +139,7 @@ class CudaPools(Pools):
         if not isinstance(kept, KeptPart):
             return kept
         with cuda_errors():
-            raw = kept.raw(self.card)
+            raw = self._kept.raw(kept)
         return raw.view(self.specs[name].dtype.storage).reshape(kept.shape)
 
     def raw(self, name: str) -> np.ndarray:

@@ -46,27 +46,26 @@ def decode(model: Model, test: Workload, repetitions: int, ids: list[int]) -> di
     plan = model.plan_session(
         decode_context(test.n, test.depth), cache_type_k=kind, cache_type_v=kind, cache_bytes=0
     )
-    with Session(model, plan, FilledSequences) as session:
+    with Session(model, plan, FilledSequences) as session, Engine(model, session=session) as engine:
         # One unmeasured run warms up.
-        seconds = [_decode(session, test, ids) for _ in range(repetitions + 1)][1:]
+        seconds = [_decode(engine, test, ids) for _ in range(repetitions + 1)][1:]
     times = Times(tuple(seconds))
     return {**times.rates(test.n), "ms_median": 1e3 * times.median / test.n}
 
 
-def _decode(session: Session, test: Workload, ids: list[int]) -> float:
+def _decode(engine: Engine, test: Workload, ids: list[int]) -> float:
     """Seconds of n tokens."""
-    sequences = session.sequences
+    sequences = engine.sequences
     assert isinstance(sequences, FilledSequences)
     sequences.clear(0)
     sequences.fill(0, test.depth)
-    with Engine(session.model, session=session) as engine:
-        request = engine.submit(ids[:PROMPT], WARM + test.n, **GREEDY)
-        while len(request.tokens) < WARM and not request.ending:
-            engine.step()
-        before, began = len(request.tokens), time.perf_counter()
-        while request.result is None:
-            engine.step()
-        took = time.perf_counter() - began
+    request = engine.submit(ids[:PROMPT], WARM + test.n, **GREEDY)
+    while len(request.tokens) < WARM and not request.ending:
+        engine.step()
+    before, began = len(request.tokens), time.perf_counter()
+    while request.result is None:
+        engine.step()
+    took = time.perf_counter() - began
     if request.error is not None:
         raise request.error
     return took * test.n / (len(request.tokens) - before)
