@@ -1,1 +1,0 @@
-/work/wt/engine/api/riverrun/__main__.py

@@ -1,1 +1,0 @@
-/work/wt/engine/api/riverrun/public.py
