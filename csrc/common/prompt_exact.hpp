@@ -7,8 +7,8 @@ namespace riverrun {
 
 // In plans of kind "prefill": rows of a sequence have the same bits whatever other sequences are in
 // the pass, however many rows it has, and wherever it ends, as long as it begins at an absolute
-// multiple of kPromptGrid positions of the sequence. And what the kernel takes with kPromptGrid
-// rows it takes with any number from there on.
+// multiple of kPromptGrid positions of the sequence. Such passes have 96 rows at least, padding
+// included, and what the kernel takes with so many it takes with any number from there on.
 constexpr uint32_t kPromptExact = 2;
 constexpr int kPromptGrid = 64;
 
