@@ -13,6 +13,7 @@ namespace {
 
 using emulate::load_matrix4_transposed;
 using emulate::mma_f16;
+using emulate::subtract_halves;
 
 inline unsigned pack_f16(float low, float high) {
   return float_to_half(low) | static_cast<unsigned>(float_to_half(high)) << 16;
@@ -47,6 +48,13 @@ __device__ inline unsigned pack_f16(float low, float high) {
 #else
   return float_to_half(low) | static_cast<unsigned>(float_to_half(high)) << 16;
 #endif
+}
+
+// a - b of two halves each.
+__device__ inline unsigned subtract_halves(unsigned a, unsigned b) {
+  const __half2 pair =
+      __hsub2(*reinterpret_cast<const __half2*>(&a), *reinterpret_cast<const __half2*>(&b));
+  return *reinterpret_cast<const unsigned*>(&pair);
 }
 
 #endif

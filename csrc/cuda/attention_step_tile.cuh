@@ -1,0 +1,431 @@
+// The arithmetic of attention of few query vectors on tensor cores: tiles of 16 T vectors that
+// share a key head, against blocks of kBlockKeys keys that lie at absolute multiples of it.
+//
+// A query is scaled by a power of two and is the sum of two halves (of two bf16 where keys are
+// bf16) to 2^-22 (2^-17) of it; so is a weight exp(score - highest). Keys and values are halves or
+// bf16 as they lie, or the whole numbers of their codes, whose scales come to the products' sums,
+// or to the weights. A product is the sum of kParts parts, in order, of which a warp has one. All
+// sums of a vector go through the same blocks in the same order however many vectors there are
+// beside it.
+#pragma once
+
+#include "attention_task.cuh"
+#include "matrix_f16.cuh"
+
+namespace {
+
+constexpr int kStepThreads = 256, kStepWarps = kStepThreads / kWarp;
+constexpr int kBlockKeys = 32;
+constexpr int kParts = 4;
+constexpr int kKeyGroups = kStepWarps / kParts;      // warps that have the same part
+constexpr int kGroupKeys = kBlockKeys / kKeyGroups;  // of a block, a warp's
+constexpr int kGroupTiles = kGroupKeys / 8;          // its products' columns, in eights
+constexpr int kRowThreads = kStepThreads / 16;       // that weigh the keys of one vector
+constexpr int kRowKeys = kBlockKeys / kRowThreads;   // keys of each of them
+constexpr float kLog2E = 1.44269504088896340736f;
+
+struct Halves {
+  static constexpr float scale = 32768.0f;  // of weights: small ones keep all their bits
+
+  static __device__ unsigned pack(float a, float b) { return pack_f16(a, b); }
+  static __device__ float value(unsigned pair, int i) {
+    return half_to_float(static_cast<uint16_t>(pair >> (16 * i)));
+  }
+  static __device__ bool finite(uint16_t x) { return (x & 0x7c00) != 0x7c00; }
+  static __device__ void mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    mma_f16(d, a, b);
+  }
+};
+
+struct Bf16s {
+  static constexpr float scale = 1.0f;
+
+  static __device__ unsigned pack(float a, float b) { return pack_bf16(a, b); }
+  static __device__ float value(unsigned pair, int i) {
+    return bf16_to_float(static_cast<uint16_t>(pair >> (16 * i)));
+  }
+  static __device__ bool finite(uint16_t x) { return (x & 0x7f80) != 0x7f80; }
+  static __device__ void mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    mma_bf16(d, a, b);
+  }
+};
+
+// A pair of floats as the sum of two pairs.
+template <typename Number>
+struct Sum2 {
+  unsigned high, low;
+
+  __device__ Sum2(float a, float b) {
+    high = Number::pack(a, b);
+    low = Number::pack(a - Number::value(high, 0), b - Number::value(high, 1));
+  }
+};
+
+template <uint32_t dtype>
+struct Cache {
+  static constexpr bool codes = false;
+  static constexpr int block_bytes = 64;  // of 32 elements
+  using Key = Halves;
+  using Value = Halves;
+};
+template <>
+struct Cache<RR_BF16> {
+  static constexpr bool codes = false;
+  static constexpr int block_bytes = 64;
+  using Key = Bf16s;
+  using Value = Bf16s;
+};
+template <>
+struct Cache<RR_Q8_0> {
+  static constexpr bool codes = true;
+  static constexpr int block_bytes = 34;
+  using Key = Halves;
+  using Value = Bf16s;
+};
+template <>
+struct Cache<RR_Q4_0> {
+  static constexpr bool codes = true;
+  static constexpr int block_bytes = 18;
+  using Key = Halves;
+  using Value = Bf16s;
+};
+
+// Dynamic shared memory, in bytes. W: room of a key and of a value, in elements.
+template <int W, uint32_t dtype, int T>
+struct StepLayout {
+  using C = Cache<dtype>;
+  static constexpr int rows = 16 * T;
+  static constexpr int pitch = 2 * W + 16;  // of a row of halves: eight rows meet no bank twice
+  // Codes lie at the same distance from a multiple of 16 as in the pool.
+  static constexpr int fetched = C::codes ? (W / 32 * C::block_bytes + 29) / 16 * 16 : pitch;
+  static constexpr int stages = T == 2 && !C::codes ? 3 : 2;
+  static constexpr int stage = kBlockKeys * fetched;  // of keys or of values
+  static constexpr int tile = C::codes ? kBlockKeys * pitch : 0;
+  static constexpr int scales = C::codes ? W / 32 * kBlockKeys * 4 : 0;
+  static constexpr int part_pitch = kBlockKeys + 8;  // floats
+  static constexpr int weight_pitch = 2 * kBlockKeys + 16;
+
+  static constexpr int q_low = rows * pitch;
+  static constexpr int keys = 2 * q_low;
+  static constexpr int values = keys + stages * stage;
+  static constexpr int key_tile = values + stages * stage;
+  static constexpr int value_tile = key_tile + tile;
+  static constexpr int key_scales = value_tile + tile;
+  static constexpr int value_scales = key_scales + scales;
+  static constexpr int parts = value_scales + scales;
+  static constexpr int weights = parts + kParts * rows * part_pitch * 4;  // high, then low
+  static constexpr int bytes = weights + (C::codes ? 0 : 2 * rows * weight_pitch);
+};
+
+// Sums of products of a tile's vectors with the warp's keys of a block over the warp's part, into
+// parts [kParts, 16 T, keys].
+template <int W, uint32_t dtype, int T>
+struct Products {
+  using L = StepLayout<W, dtype, T>;
+  using C = Cache<dtype>;
+  using Key = typename C::Key;
+  static constexpr int steps = W / kParts / 16;                  // of 16 elements, in a part
+  static constexpr int held = T == 1 ? steps : 1;                // whose queries stay in registers
+  static constexpr int run = C::codes && steps > 2 ? 2 : steps;  // steps that share a scale
+  unsigned high[held][4], low[held][4];
+
+  static __device__ int part() { return threadIdx.x / kWarp % kParts; }
+  static __device__ int group() { return threadIdx.x / kWarp / kParts; }
+
+  static __device__ void load(const unsigned char* q, int tile, int step, unsigned (&high)[4],
+                              unsigned (&low)[4]) {
+    const int lane = threadIdx.x % kWarp;
+    const unsigned char* at =
+        q + (16 * tile + lane % 16) * L::pitch + lane / 16 * 16 + (part() * steps + step) * 32;
+    load_matrix4(high, at);
+    load_matrix4(low, at + L::q_low);
+  }
+
+  // Once for each tile of vectors, whose queries are at q.
+  __device__ void hold(const unsigned char* q) {
+    if constexpr (T == 1) {
+#pragma unroll
+      for (int i = 0; i < steps; ++i) load(q, 0, i, high[i], low[i]);
+    }
+  }
+
+  __device__ void multiply(const unsigned char* q, const unsigned char* keys, const float* scales,
+                           float* parts) {
+    const int lane = threadIdx.x % kWarp, first = group() * kGroupKeys;
+    unsigned b[steps][kGroupTiles][2];
+    const unsigned char* at = keys + (first + lane / 16 * 8 + lane % 8) * L::pitch +
+                              part() * steps * 32 + lane / 8 % 2 * 16;
+#pragma unroll
+    for (int i = 0; i < steps; ++i)
+#pragma unroll
+      for (int j = 0; j < kGroupTiles; j += 2) {
+        unsigned four[4];
+        load_matrix4(four, at + 8 * j * L::pitch + 32 * i);
+        b[i][j][0] = four[0], b[i][j][1] = four[1];
+        b[i][j + 1][0] = four[2], b[i][j + 1][1] = four[3];
+      }
+#pragma unroll 1
+    for (int tile = 0; tile < T; ++tile) {
+      float sum[kGroupTiles][4] = {};
+#pragma unroll
+      for (int begin = 0; begin < steps; begin += run) {
+        float c[kGroupTiles][4] = {}, rest[kGroupTiles][4] = {};
+#pragma unroll
+        for (int i = begin; i < begin + run; ++i) {
+          unsigned own_high[4], own_low[4];
+          if constexpr (T > 1) load(q, tile, i, own_high, own_low);
+#pragma unroll
+          for (int j = 0; j < kGroupTiles; ++j) {
+            Key::mma(c[j], T > 1 ? own_high : high[i % held], b[i][j]);
+            Key::mma(rest[j], T > 1 ? own_low : low[i % held], b[i][j]);
+          }
+        }
+        const float* scale =
+            scales + (part() * steps + begin) / 2 * kBlockKeys + first + lane % 4 * 2;
+#pragma unroll
+        for (int j = 0; j < kGroupTiles; ++j)
+#pragma unroll
+          for (int x = 0; x < 4; ++x) {
+            const float both = c[j][x] + rest[j][x];
+            sum[j][x] = C::codes ? fmaf(both, scale[8 * j + x % 2], sum[j][x]) : both;
+          }
+      }
+      float* to =
+          parts + (part() * L::rows + 16 * tile + lane / 4) * L::part_pitch + first + lane % 4 * 2;
+#pragma unroll
+      for (int j = 0; j < kGroupTiles; ++j)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          *reinterpret_cast<float2*>(to + 8 * half * L::part_pitch + 8 * j) =
+              make_float2(sum[j][2 * half], sum[j][2 * half + 1]);
+    }
+  }
+};
+
+// What is known of a vector: what it sees, and its factor from products to scores' products.
+struct Row {
+  Span seen;
+  float factor;
+};
+
+// What a vector's threads have found, kRowThreads of each 16.
+template <int T>
+struct Softening {
+  float top[T], total[T];  // highest score so far; of this thread's keys, sum of exp(score - top)
+};
+
+// Parts become weights, and keep[16 T] what sums so far are multiplied by. base: the position of
+// the block's first key.
+template <int W, uint32_t dtype, int T>
+__device__ void soften_block(const Scores& scores, int base, const Row* rows, float* parts,
+                             unsigned char* weights, float* keep, Softening<T>& s) {
+  using L = StepLayout<W, dtype, T>;
+  using Value = typename Cache<dtype>::Value;
+  const int key = threadIdx.x % kRowThreads * kRowKeys;
+#pragma unroll
+  for (int tile = 0; tile < T; ++tile) {
+    const int row = 16 * tile + threadIdx.x / kRowThreads;
+    float* at = parts + row * L::part_pitch + key;
+    const Row own = rows[row];
+    float x[kRowKeys], top = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < kRowKeys; ++i) {
+      float sum = at[i];
+#pragma unroll
+      for (int part = 1; part < kParts; ++part) sum += at[part * L::rows * L::part_pitch + i];
+      const int position = base + key + i;
+      const bool seen = position >= own.seen.first && position < own.seen.last;
+      x[i] = seen ? scores.of(sum * own.factor) : -INFINITY;
+      top = fmaxf(top, x[i]);
+    }
+#pragma unroll
+    for (int step = kRowThreads / 2; step > 0; step /= 2)
+      top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, step));
+    top = fmaxf(top, s.top[tile]);
+    const float kept = top == -INFINITY ? 1.0f : exp2f((s.top[tile] - top) * kLog2E);
+    s.top[tile] = top;
+    s.total[tile] *= kept;
+#pragma unroll
+    for (int i = 0; i < kRowKeys; ++i) {
+      const int position = base + key + i;
+      const bool seen = position >= own.seen.first && position < own.seen.last;
+      x[i] = seen ? exp2f((x[i] - top) * kLog2E) : 0.0f;
+      s.total[tile] += x[i];
+    }
+    if (threadIdx.x % kRowThreads == 0) keep[row] = kept;
+#pragma unroll
+    for (int i = 0; i < kRowKeys; i += 2) {
+      if constexpr (Cache<dtype>::codes) {
+        at[i] = x[i], at[i + 1] = x[i + 1];
+      } else {
+        const Sum2<Value> both(x[i] * Value::scale, x[i + 1] * Value::scale);
+        unsigned char* to = weights + row * L::weight_pitch + 2 * (key + i);
+        *reinterpret_cast<unsigned*>(to) = both.high;
+        *reinterpret_cast<unsigned*>(to + L::rows * L::weight_pitch) = both.low;
+      }
+    }
+  }
+}
+
+// Sums of weighted values: a warp has W / 8 elements of all vectors.
+template <int W, uint32_t dtype, int T>
+struct Weighted {
+  using L = StepLayout<W, dtype, T>;
+  using C = Cache<dtype>;
+  using Value = typename C::Value;
+  static constexpr int columns = W / kStepWarps, tiles = columns / 8, steps = kBlockKeys / 16;
+  float sum[T][tiles][4];
+
+  static __device__ int first() { return static_cast<int>(threadIdx.x) / kWarp * columns; }
+
+  __device__ void clear() {
+#pragma unroll
+    for (int tile = 0; tile < T; ++tile)
+#pragma unroll
+      for (int j = 0; j < tiles; ++j)
+#pragma unroll
+        for (int x = 0; x < 4; ++x) sum[tile][j][x] = 0.0f;
+  }
+
+  static __device__ void load(const unsigned char* values, unsigned (&b)[steps][tiles][2]) {
+    const int lane = threadIdx.x % kWarp;
+    if constexpr (tiles == 1) {
+      static_assert(steps % 2 == 0, "two steps at a time");
+#pragma unroll
+      for (int i = 0; i < steps; i += 2) {
+        unsigned four[4];
+        load_matrix4_transposed(four, values + (16 * i + lane) * L::pitch + 2 * first());
+        b[i][0][0] = four[0], b[i][0][1] = four[1];
+        b[i + 1][0][0] = four[2], b[i + 1][0][1] = four[3];
+      }
+    } else {
+      const unsigned char* at = values + lane % 16 * L::pitch + 2 * (first() + lane / 16 * 8);
+#pragma unroll
+      for (int i = 0; i < steps; ++i)
+#pragma unroll
+        for (int j = 0; j + 1 < tiles; j += 2) {
+          unsigned four[4];
+          load_matrix4_transposed(four, at + 16 * i * L::pitch + 16 * j);
+          b[i][j][0] = four[0], b[i][j][1] = four[1];
+          b[i][j + 1][0] = four[2], b[i][j + 1][1] = four[3];
+        }
+    }
+  }
+
+  // Weights of 16 vectors and 16 keys: as they were written, or with the scales of the values'
+  // codes.
+  static __device__ void load_weights(const float* parts, const unsigned char* weights,
+                                      const float* scales, int tile, int step, unsigned (&high)[4],
+                                      unsigned (&low)[4]) {
+    const int lane = threadIdx.x % kWarp;
+    if constexpr (C::codes) {
+      const float* scale = scales + first() / 32 * kBlockKeys + 16 * step + lane % 4 * 2;
+      const float* at = parts + (16 * tile + lane / 4) * L::part_pitch + 16 * step + lane % 4 * 2;
+#pragma unroll
+      for (int x = 0; x < 4; ++x) {
+        const float2 w =
+            *reinterpret_cast<const float2*>(at + x % 2 * 8 * L::part_pitch + x / 2 * 8);
+        const float2 d = *reinterpret_cast<const float2*>(scale + x / 2 * 8);
+        // What is not seen must not take anything from a scale that is infinite.
+        const Sum2<Value> both(w.x == 0.0f ? 0.0f : w.x * d.x, w.y == 0.0f ? 0.0f : w.y * d.y);
+        high[x] = both.high, low[x] = both.low;
+      }
+    } else {
+      const unsigned char* at =
+          weights + (16 * tile + lane % 16) * L::weight_pitch + lane / 16 * 16 + 32 * step;
+      load_matrix4(high, at);
+      load_matrix4(low, at + L::rows * L::weight_pitch);
+    }
+  }
+
+  // Takes infinities and NaNs out of values; whether there were any in the warp's.
+  static __device__ bool take_out(unsigned (&b)[steps][tiles][2]) {
+    bool found = false;
+#pragma unroll
+    for (int i = 0; i < steps; ++i)
+#pragma unroll
+      for (int j = 0; j < tiles; ++j)
+#pragma unroll
+        for (int x = 0; x < 2; ++x) {
+          const bool low = Value::finite(static_cast<uint16_t>(b[i][j][x]));
+          const bool high = Value::finite(static_cast<uint16_t>(b[i][j][x] >> 16));
+          found = found || !low || !high;
+          b[i][j][x] &= (low ? 0xffffu : 0u) | (high ? 0xffff0000u : 0u);
+        }
+    return __any_sync(kAllLanes, found);
+  }
+
+  // Adds what was taken out to the vectors that see it.
+  __device__ void put_back(const unsigned char* weights, const unsigned char* values) {
+    const int lane = threadIdx.x % kWarp;
+#pragma unroll 1
+    for (int key = 0; key < kBlockKeys; ++key)
+#pragma unroll
+      for (int j = 0; j < tiles; ++j)
+#pragma unroll
+        for (int x = 0; x < 2; ++x) {
+          const uint16_t v = *reinterpret_cast<const uint16_t*>(
+              values + key * L::pitch + 2 * (first() + 8 * j + lane % 4 * 2 + x));
+          if (Value::finite(v)) continue;
+#pragma unroll
+          for (int tile = 0; tile < T; ++tile)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+              const unsigned char* at =
+                  weights + (16 * tile + lane / 4 + 8 * half) * L::weight_pitch + 2 * key;
+              const float w = Value::value(*reinterpret_cast<const uint16_t*>(at), 0);
+              if (w != 0.0f) sum[tile][j][2 * half + x] += w * Value::value(v, 0);
+            }
+        }
+  }
+
+  // mixed: some vector does not see some key, from whose value it must take nothing.
+  __device__ void add(const float* parts, const unsigned char* weights, const unsigned char* values,
+                      const float* scales, const float* keep, bool mixed) {
+    const int lane = threadIdx.x % kWarp;
+    unsigned b[steps][tiles][2];
+    load(values, b);
+    bool out = false;
+    if constexpr (!C::codes) out = mixed && take_out(b);
+#pragma unroll
+    for (int tile = 0; tile < T; ++tile) {
+      float c[tiles][4] = {};
+#pragma unroll
+      for (int i = 0; i < steps; ++i) {
+        unsigned high[4], low[4];
+        load_weights(parts, weights, scales, tile, i, high, low);
+#pragma unroll
+        for (int j = 0; j < tiles; ++j) Value::mma(c[j], high, b[i][j]);
+#pragma unroll
+        for (int j = 0; j < tiles; ++j) Value::mma(c[j], low, b[i][j]);
+      }
+      const float upper = keep[16 * tile + lane / 4], lower = keep[16 * tile + lane / 4 + 8];
+#pragma unroll
+      for (int j = 0; j < tiles; ++j)
+#pragma unroll
+        for (int x = 0; x < 4; ++x)
+          sum[tile][j][x] = fmaf(sum[tile][j][x], x < 2 ? upper : lower, c[j][x]);
+    }
+    if (out) put_back(weights, values);
+  }
+
+  // to: results of vectors, `row` floats apart, of which `count` are there and have `size`
+  // elements.
+  __device__ void write(float* to, int64_t row, int count, int size) const {
+    const int lane = threadIdx.x % kWarp;
+#pragma unroll
+    for (int tile = 0; tile < T; ++tile)
+#pragma unroll
+      for (int j = 0; j < tiles; ++j)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int r = 16 * tile + lane / 4 + 8 * half, d = first() + 8 * j + lane % 4 * 2;
+          if (r < count && d < size)
+            *reinterpret_cast<float2*>(to + r * row + d) =
+                make_float2(sum[tile][j][2 * half] * (1.0f / Value::scale),
+                            sum[tile][j][2 * half + 1] * (1.0f / Value::scale));
+        }
+  }
+};
+
+}  // namespace
