@@ -42,15 +42,6 @@ struct StepJob {
   }
 };
 
-// What a query token sees. Called, for its code is long beside what else a block does.
-__noinline__ __device__ Span seen_by(const Task& task, int b, int token) {
-  return vector_of(task, b, 0, (token - task.offsets[b]) * task.group).seen;
-}
-
-__noinline__ __device__ void report_far(const Check& check, int64_t a, int64_t b) {
-  report(check, a, b);
-}
-
 // Of each sequence: tiles and units of work of it and those before it. A unit is a split of a tile
 // at a key head, in the order split, tile, key head.
 struct Sequences {
@@ -85,37 +76,6 @@ __device__ inline void add_up(int* numbers, int n) {
     before = __shfl_sync(kAllLanes, own, kWarp - 1);
   }
   __syncwarp();
-}
-
-// The union of two ranges, either of which may be empty, filled up between them.
-__device__ inline Span both(Span a, Span b) {
-  if (a.first >= a.last) return b;
-  if (b.first >= b.last) return a;
-  return {min(a.first, b.first), max(a.last, b.last)};
-}
-
-struct Seen {
-  Span any, all;  // by some, and by all
-};
-
-// What tokens from .. to - 1 of the batch, which sequence b has, see; by a warp, or by each lane
-// for itself.
-__noinline__ __device__ Seen seen_together(const Task& task, int b, int from, int to, int lanes) {
-  Span any = {0, 0}, all = {0, INT32_MAX};
-#pragma unroll 1
-  for (int i = from + static_cast<int>(threadIdx.x) % lanes; i < to; i += lanes) {
-    const Span seen = seen_by(task, b, i);
-    any = both(any, seen);
-    all = {max(all.first, seen.first), min(all.last, seen.last)};
-  }
-#pragma unroll 1
-  for (int step = lanes / 2; step > 0; step /= 2) {
-    any = both(any, {__shfl_xor_sync(kAllLanes, any.first, step),
-                     __shfl_xor_sync(kAllLanes, any.last, step)});
-    all = {max(all.first, __shfl_xor_sync(kAllLanes, all.first, step)),
-           min(all.last, __shfl_xor_sync(kAllLanes, all.last, step))};
-  }
-  return {any, all};
 }
 
 // By a warp; nothing is to be done if the offsets are bad.
@@ -161,9 +121,9 @@ __device__ void list_sequences(const StepJob& job, Sequences& s) {
 
 // A block of keys of one unit, as the warps that compute find it in shared memory.
 struct Work {
-  int rows[kBlockKeys];       // of the pool; -1: a key that nobody sees
-  int base, b, first, count;  // the first key's position; the sequence, and its vectors in the tile
-  int kv_head, tile, split;
+  int rows[kBlockKeys];  // of the pool; -1: a key that nobody sees
+  TileAt at;
+  int base, tile, split;   // the first key's position
   bool over, fresh, last;  // no more work; the first and the last block of its unit
   bool other, mixed;       // another tile or head than before; some vector does not see some key
 };
@@ -171,18 +131,15 @@ struct Work {
 // Goes through the units of a block of the grid, for its last warp.
 template <int R>
 struct Cursor {
-  int unit, block, end, b, first, count;
-  int kv_head, tile, split, last_head, last_tile;
+  TileAt at;
+  int unit, block, end, tile, split, last_head, last_tile;
   Seen seen;
 
   __device__ Cursor()
-      : unit(static_cast<int>(blockIdx.x) - static_cast<int>(gridDim.x)),
+      : at{-1, 0, 0, -1},
+        unit(static_cast<int>(blockIdx.x) - static_cast<int>(gridDim.x)),
         block(0),
         end(0),
-        b(-1),
-        first(0),
-        count(0),
-        kv_head(-1),
         tile(-1),
         split(0),
         last_head(-1),
@@ -204,102 +161,45 @@ struct Cursor {
     }
     const bool over = unit >= units;
     const int base = block * kBlockKeys;
-    if (!over) work.rows[lane] = row_of(task, base + lane);
+    if (!over) work.rows[lane] = row_of(task, at, seen.any, base + lane);
     if (lane == 0) {
       work.base = base;
-      work.b = b, work.first = first, work.count = count;
-      work.kv_head = kv_head, work.tile = tile, work.split = split;
+      work.at = at, work.tile = tile, work.split = split;
       work.over = over, work.fresh = fresh, work.last = block + 1 >= end;
-      work.other = kv_head != last_head || tile != last_tile;
+      work.other = at.kv_head != last_head || tile != last_tile;
       work.mixed = seen.all.first > base || seen.all.last < base + kBlockKeys;
     }
-    last_head = kv_head, last_tile = tile;
+    last_head = at.kv_head, last_tile = tile;
   }
 
   // The unit's tile, and which blocks of keys of its split are seen.
   __device__ void enter(const StepJob& job, const Sequences& s) {
     const Task& task = job.task;
-    int at = 0;
+    int b = 0;
 #pragma unroll 1
-    for (int after = task.batch; after - at > 1;) {
-      const int middle = (at + after) / 2;
-      (s.units[middle] <= unit ? at : after) = middle;
+    for (int after = task.batch; after - b > 1;) {
+      const int middle = (b + after) / 2;
+      (s.units[middle] <= unit ? b : after) = middle;
     }
-    const Share share(job, s, at);
-    int rest = unit - s.units[at];
-    kv_head = rest % task.kv_heads;
+    const Share share(job, s, b);
+    int rest = unit - s.units[b];
+    at.kv_head = rest % task.kv_heads;
     rest /= task.kv_heads;
     const int own = share.first + rest % share.count;
-    split = s.first_split[at] + rest / share.count;
-    tile = s.tiles[at] + own - job.first_tile;
-    if (at != b || own * R != first) {
-      const int from = task.offsets[at], vectors = (task.offsets[at + 1] - from) * task.group;
-      b = at, first = own * R, count = min(R, vectors - own * R);
-      seen = seen_together(task, b, from + first / task.group,
-                           from + (first + count - 1) / task.group + 1, kWarp);
+    split = s.first_split[b] + rest / share.count;
+    tile = s.tiles[b] + own - job.first_tile;
+    if (b != at.b || own * R != at.first) {
+      const int from = task.offsets[b], vectors = (task.offsets[b + 1] - from) * task.group;
+      at.b = b, at.first = own * R, at.count = min(R, vectors - own * R);
+      seen = seen_together(task, b, from + at.first / task.group,
+                           from + (at.first + at.count - 1) / task.group + 1, kWarp);
     }
     const int begin = max(seen.any.first, Splits::first(split));
     const int last = min(seen.any.last, Splits::first(split + 1));
     block = begin / kBlockKeys;
     end = begin < last ? (last + kBlockKeys - 1) / kBlockKeys : block;
   }
-
-  // The pool row that holds a position, or -1 where nobody sees it.
-  __device__ int row_of(const Task& task, int at) const {
-    if (at < seen.any.first || at >= seen.any.last) return -1;
-    const int page = at / task.page;
-    const int entry = task.table[static_cast<int64_t>(b) * task.table_pages + page];
-    if (entry >= 0 && entry < task.pool_pages) return entry * task.page + at - page * task.page;
-#pragma unroll 1
-    for (int i = first; i < first + count; i += task.group) {
-      const Span own = seen_by(task, b, task.offsets[b] + i / task.group);
-      if (at < own.first || at >= own.last) continue;
-      report_far(task.entry, task.pool_pages, entry);
-      break;
-    }
-    return -1;
-  }
 };
-
-// The tile's queries, scaled by powers of two, as sums of two, and what its vectors see.
-template <int W, uint32_t dtype, int T>
-__device__ void load_queries(const Task& task, const Work& at, unsigned char* q, Row* rows) {
-  using L = StepLayout<W, dtype, T>;
-  using Key = typename Cache<dtype>::Key;
-  constexpr int own = W / kRowThreads;  // elements of a thread, in pairs
-#pragma unroll 1
-  for (int r = threadIdx.x / kRowThreads; r < L::rows; r += 16) {
-    const int lane = threadIdx.x % kRowThreads;
-    Span seen = {0, 0};
-    float x[own] = {}, most = 0.0f;
-    if (r < at.count) {
-      const int token = task.offsets[at.b] + (at.first + r) / task.group;
-      seen = seen_by(task, at.b, token);
-      const int head = head_of(task, at.kv_head, (at.first + r) % task.group);
-      const float* from = reinterpret_cast<const float*>(at_head(task.q, token, head));
-#pragma unroll
-      for (int i = 0; i < own; ++i) {
-        const int d = i / 2 * 2 * kRowThreads + 2 * lane + i % 2;
-        if (d < task.k.size) x[i] = from[d];
-        most = fmaxf(most, fabsf(x[i]));
-      }
-    }
-    for (int step = kRowThreads / 2; step > 0; step /= 2)
-      most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, step));
-    // 2^(15 - e), where most is below 2^e: the largest becomes 2^14 or more, below 2^15.
-    const int e = static_cast<int>(__float_as_uint(most) >> 23) - 126;
-    const int up = most > 0.0f ? min(15 - e, 126) : 0;
-    const float scale = __uint_as_float(static_cast<unsigned>(up + 127) << 23);
-    if (lane == 0) rows[r] = {seen, __uint_as_float(static_cast<unsigned>(127 - up) << 23)};
-#pragma unroll
-    for (int i = 0; i < own; i += 2) {
-      const Sum2<Key> pair(x[i] * scale, x[i + 1] * scale);
-      unsigned char* to = q + r * L::pitch + 2 * (i * kRowThreads + 2 * lane);
-      *reinterpret_cast<unsigned*>(to) = pair.high;
-      *reinterpret_cast<unsigned*>(to + L::q_low) = pair.low;
-    }
-  }
-}
 
 // Lets the kernel that merges begin as soon as all blocks have begun: it is small.
 __device__ inline void release_merge() {
@@ -332,27 +232,27 @@ struct Step {
 
   __device__ void fetch(int turn, const Pool& pool, int from) const {
     const Work& at = works[turn % ring];
-    if (!at.over) Fetch<W, dtype, T>::run(job.task, pool, at.kv_head, at.rows, slot(from, turn));
+    if (!at.over) Fetch<W, dtype, T>::run(job.task, pool, at.at.kv_head, at.rows, slot(from, turn));
   }
 
   __device__ void begin(const Work& at) {
-    if (at.other) load_queries<W, dtype, T>(job.task, at, shared, rows);
+    if (at.other) load_queries<W, 16 * T, typename C::Key>(job.task, at.at, shared, rows);
 #pragma unroll
     for (int t = 0; t < T; ++t) softening.top[t] = -INFINITY, softening.total[t] = 0.0f;
     weighted.clear();
   }
 
   __device__ void finish(const Work& at) {
-    const int64_t to = job.index(at.tile, at.kv_head, at.split);
+    const int64_t to = job.index(at.tile, at.at.kv_head, at.split);
     const int size = job.task.v.size;
-    weighted.write(job.sums + to * size, size, at.count, size);
+    weighted.write(job.sums + to * size, size, at.at.count, size);
 #pragma unroll
     for (int t = 0; t < T; ++t) {
       float total = softening.total[t];
       for (int step = kRowThreads / 2; step > 0; step /= 2)
         total += __shfl_xor_sync(kAllLanes, total, step);
       const int row = 16 * t + threadIdx.x / kRowThreads;
-      if (threadIdx.x % kRowThreads == 0 && row < at.count)
+      if (threadIdx.x % kRowThreads == 0 && row < at.at.count)
         *reinterpret_cast<float2*>(job.marks + 2 * (to + row)) =
             make_float2(softening.top[t], total);
     }
@@ -419,11 +319,11 @@ struct Step {
       if (at.fresh) begin(at);
       async_copy_wait<L::stages - 1>();
       __syncthreads();
-      decode_block<W, dtype, T, typename C::Key>(job.task.k, at.kv_head, at.base, slot(L::keys, i),
-                                                 shared + L::key_tile,
+      decode_block<W, dtype, T, typename C::Key>(job.task.k, at.at.kv_head, at.base,
+                                                 slot(L::keys, i), shared + L::key_tile,
                                                  reinterpret_cast<float*>(shared + L::key_scales));
       decode_block<W, dtype, T, typename C::Value>(
-          job.task.v, at.kv_head, at.base, slot(L::values, i), shared + L::value_tile,
+          job.task.v, at.at.kv_head, at.base, slot(L::values, i), shared + L::value_tile,
           reinterpret_cast<float*>(shared + L::value_scales));
       __syncthreads();
       fetch(i + L::stages, job.task.k, L::keys);

@@ -9,86 +9,16 @@
 // beside it.
 #pragma once
 
-#include "attention_task.cuh"
-#include "matrix_f16.cuh"
+#include "attention_queries.cuh"
 
 namespace {
 
-constexpr int kStepThreads = 256, kStepWarps = kStepThreads / kWarp;
 constexpr int kBlockKeys = 32;
 constexpr int kParts = 4;
 constexpr int kKeyGroups = kStepWarps / kParts;      // warps that have the same part
 constexpr int kGroupKeys = kBlockKeys / kKeyGroups;  // of a block, a warp's
 constexpr int kGroupTiles = kGroupKeys / 8;          // its products' columns, in eights
-constexpr int kRowThreads = kStepThreads / 16;       // that weigh the keys of one vector
 constexpr int kRowKeys = kBlockKeys / kRowThreads;   // keys of each of them
-constexpr float kLog2E = 1.44269504088896340736f;
-
-struct Halves {
-  static constexpr float scale = 32768.0f;  // of weights: small ones keep all their bits
-
-  static __device__ unsigned pack(float a, float b) { return pack_f16(a, b); }
-  static __device__ float value(unsigned pair, int i) {
-    return half_to_float(static_cast<uint16_t>(pair >> (16 * i)));
-  }
-  static __device__ bool finite(uint16_t x) { return (x & 0x7c00) != 0x7c00; }
-  static __device__ void mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-    mma_f16(d, a, b);
-  }
-};
-
-struct Bf16s {
-  static constexpr float scale = 1.0f;
-
-  static __device__ unsigned pack(float a, float b) { return pack_bf16(a, b); }
-  static __device__ float value(unsigned pair, int i) {
-    return bf16_to_float(static_cast<uint16_t>(pair >> (16 * i)));
-  }
-  static __device__ bool finite(uint16_t x) { return (x & 0x7f80) != 0x7f80; }
-  static __device__ void mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-    mma_bf16(d, a, b);
-  }
-};
-
-// A pair of floats as the sum of two pairs.
-template <typename Number>
-struct Sum2 {
-  unsigned high, low;
-
-  __device__ Sum2(float a, float b) {
-    high = Number::pack(a, b);
-    low = Number::pack(a - Number::value(high, 0), b - Number::value(high, 1));
-  }
-};
-
-template <uint32_t dtype>
-struct Cache {
-  static constexpr bool codes = false;
-  static constexpr int block_bytes = 64;  // of 32 elements
-  using Key = Halves;
-  using Value = Halves;
-};
-template <>
-struct Cache<RR_BF16> {
-  static constexpr bool codes = false;
-  static constexpr int block_bytes = 64;
-  using Key = Bf16s;
-  using Value = Bf16s;
-};
-template <>
-struct Cache<RR_Q8_0> {
-  static constexpr bool codes = true;
-  static constexpr int block_bytes = 34;
-  using Key = Halves;
-  using Value = Bf16s;
-};
-template <>
-struct Cache<RR_Q4_0> {
-  static constexpr bool codes = true;
-  static constexpr int block_bytes = 18;
-  using Key = Halves;
-  using Value = Bf16s;
-};
 
 // Dynamic shared memory, in bytes. W: room of a key and of a value, in elements.
 template <int W, uint32_t dtype, int T>
@@ -200,12 +130,6 @@ struct Products {
               make_float2(sum[j][2 * half], sum[j][2 * half + 1]);
     }
   }
-};
-
-// What is known of a vector: what it sees, and its factor from products to scores' products.
-struct Row {
-  Span seen;
-  float factor;
 };
 
 // What a vector's threads have found, kRowThreads of each 16.
