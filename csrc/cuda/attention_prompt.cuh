@@ -274,10 +274,11 @@ __global__ void __launch_bounds__(kStepThreads, 1)
   load_queries<W, kTileRows, Number>(task, tile, shared, rows);
   const int end = (seen.any.last + kPromptKeys - 1) / kPromptKeys;
   int block = seen.any.first / kPromptKeys;
+  Page page = {-1, -1, 0};
   const auto locate = [&](int which) {
     if (threadIdx.x < kPromptKeys)
       at[which % 2][threadIdx.x] =
-          row_of(task, tile, seen.any, which * kPromptKeys + static_cast<int>(threadIdx.x));
+          page.row_of(task, tile, seen.any, which * kPromptKeys + static_cast<int>(threadIdx.x));
   };
   locate(block);
   __syncthreads();

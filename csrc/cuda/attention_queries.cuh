@@ -122,21 +122,35 @@ struct TileAt {
   int b, first, count, kv_head;
 };
 
-// The pool row that holds a position, or -1 where nobody sees it. any: what the tile's vectors see.
-__device__ inline int row_of(const Task& task, const TileAt& tile, Span any, int at) {
-  if (at < any.first || at >= any.last) return -1;
-  const int page = at / task.page;
-  const int entry = task.table[static_cast<int64_t>(tile.b) * task.table_pages + page];
-  if (entry >= 0 && entry < task.pool_pages) return entry * task.page + at - page * task.page;
-#pragma unroll 1
-  for (int i = tile.first; i < tile.first + tile.count; i += task.group) {
-    const Span own = seen_by(task, tile.b, task.offsets[tile.b] + i / task.group);
-    if (at < own.first || at >= own.last) continue;
-    report_far(task.entry, task.pool_pages, entry);
-    break;
+// The page that a thread has looked up last, and its entry in the block table.
+struct Page {
+  int b, page, entry;
+
+  // The pool row that holds a position, or -1 where nobody sees it. any: what the tile's vectors
+  // see.
+  __device__ int row_of(const Task& task, const TileAt& tile, Span any, int at) {
+    if (at < any.first || at >= any.last) return -1;
+    const int own = at / task.page;
+    if (b != tile.b || page != own) {
+      b = tile.b, page = own;
+      entry = task.table[static_cast<int64_t>(b) * task.table_pages + own];
+    }
+    if (entry >= 0 && entry < task.pool_pages) return entry * task.page + at - own * task.page;
+    complain(task, tile, at, entry);
+    return -1;
   }
-  return -1;
-}
+
+  // Reports an entry if a vector of the tile sees the position.
+  static __noinline__ __device__ void complain(const Task& task, TileAt tile, int at, int entry) {
+#pragma unroll 1
+    for (int i = tile.first; i < tile.first + tile.count; i += task.group) {
+      const Span own = seen_by(task, tile.b, task.offsets[tile.b] + i / task.group);
+      if (at < own.first || at >= own.last) continue;
+      report_far(task.entry, task.pool_pages, entry);
+      break;
+    }
+  }
+};
 
 // What is known of a vector: what it sees, and its factor from products to scores' products.
 struct Row {

@@ -134,6 +134,7 @@ struct Cursor {
   TileAt at;
   int unit, block, end, tile, split, last_head, last_tile;
   Seen seen;
+  Page pages;
 
   __device__ Cursor()
       : at{-1, 0, 0, -1},
@@ -144,7 +145,8 @@ struct Cursor {
         split(0),
         last_head(-1),
         last_tile(-1),
-        seen{} {}
+        seen{},
+        pages{-1, -1, 0} {}
 
   // The next block of keys that somebody sees.
   __device__ void put(const StepJob& job, const Sequences& s, Work& work) {
@@ -161,7 +163,7 @@ struct Cursor {
     }
     const bool over = unit >= units;
     const int base = block * kBlockKeys;
-    if (!over) work.rows[lane] = row_of(task, at, seen.any, base + lane);
+    if (!over) work.rows[lane] = pages.row_of(task, at, seen.any, base + lane);
     if (lane == 0) {
       work.base = base;
       work.at = at, work.tile = tile, work.split = split;
@@ -207,6 +209,22 @@ __device__ inline void release_merge() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
+
+// A barrier of the warps that compute, and what the leading warp does there: nothing on a card,
+// where the barrier is one of kStepThreads threads.
+#ifdef RR_EMULATE
+inline void sync_computing() {
+  __syncthreads();
+}
+inline void pass_computing() {
+  __syncthreads();
+}
+#else
+__device__ inline void sync_computing() {
+  asm volatile("bar.sync 1, %0;" ::"n"(kStepThreads) : "memory");
+}
+__device__ inline void pass_computing() {}
+#endif
 
 template <int W, uint32_t dtype, int T>
 struct Step {
@@ -295,12 +313,12 @@ struct Step {
       fetch(i + L::stages - 1, job.task.v, L::values);
       async_copy_commit();
       multiply(at, slot(L::keys, i));
-      __syncthreads();
+      sync_computing();
       fetch(i + L::stages, job.task.k, L::keys);
       async_copy_commit();
       soften(at);
       async_copy_wait<2 * L::stages - 1>();
-      __syncthreads();
+      sync_computing();
       weigh(at, slot(L::values, i));
     }
   }
@@ -325,14 +343,14 @@ struct Step {
       decode_block<W, dtype, T, typename C::Value>(
           job.task.v, at.at.kv_head, at.base, slot(L::values, i), shared + L::value_tile,
           reinterpret_cast<float*>(shared + L::value_scales));
-      __syncthreads();
+      sync_computing();
       fetch(i + L::stages, job.task.k, L::keys);
       fetch(i + L::stages, job.task.v, L::values);
       async_copy_commit();
       multiply(at, shared + L::key_tile);
-      __syncthreads();
+      sync_computing();
       soften(at);
-      __syncthreads();
+      sync_computing();
       weigh(at, shared + L::value_tile);
     }
   }
@@ -353,9 +371,7 @@ __device__ void lead(const StepJob& job, Sequences& sequences, Work* works) {
   for (int i = 0; !works[i % ring].over; ++i, ++next) {
     __syncthreads();
     cursor.put(job, sequences, works[next % ring]);
-    __syncthreads();
-    if (Cache<dtype>::codes) __syncthreads();
-    __syncthreads();
+    for (int x = 0; x < (Cache<dtype>::codes ? 3 : 2); ++x) pass_computing();
   }
 }
 
