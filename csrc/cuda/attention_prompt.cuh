@@ -270,15 +270,15 @@ __global__ void __launch_bounds__(kStepThreads, 1)
   tile.b = place.b, tile.first = place.first, tile.count = place.count;
   const int token = task.offsets[tile.b] + tile.first / task.group;
   const int last = task.offsets[tile.b] + (tile.first + tile.count - 1) / task.group;
-  const Seen seen = seen_together(task, tile.b, token, last + 1, kWarp);
+  const Seen seen = seen_by_warp(task, token, last + 1, task.offsets[tile.b + 1]);
   load_queries<W, kTileRows, Number>(task, tile, shared, rows);
   const int end = (seen.any.last + kPromptKeys - 1) / kPromptKeys;
   int block = seen.any.first / kPromptKeys;
-  Page page = {-1, -1, 0};
   const auto locate = [&](int which) {
+    const int key = which * kPromptKeys + static_cast<int>(threadIdx.x);
     if (threadIdx.x < kPromptKeys)
       at[which % 2][threadIdx.x] =
-          page.row_of(task, tile, seen.any, which * kPromptKeys + static_cast<int>(threadIdx.x));
+          key >= seen.any.first && key < seen.any.last ? row_of(task, tile, key, 1) : -1;
   };
   locate(block);
   __syncthreads();

@@ -77,13 +77,23 @@ struct Cache<RR_Q4_0> {
   using Value = Bf16s;
 };
 
-// What a query token sees. Called, for its code is long beside what else a block does.
-__noinline__ __device__ Span seen_by(const Task& task, int b, int token) {
-  return vector_of(task, b, 0, (token - task.offsets[b]) * task.group).seen;
-}
-
 __noinline__ __device__ void report_far(const Check& check, int64_t a, int64_t b) {
   report(check, a, b);
+}
+
+// What a query token of sequence b sees, which has tokens up to `end`; nothing where a position is
+// bad.
+__device__ inline Span seen_by(const Task& task, int token, int end) {
+  const int at = task.positions[token];
+  const int newest = task.causal ? at : task.positions[end - 1];
+  const bool bad = at < 0 || at >= task.limit;
+  if (bad || newest < 0 || newest >= task.limit) {
+    report_far(task.position, task.limit, bad ? at : newest);
+    return {0, 0};
+  }
+  const int first =
+      task.window > 0 && at >= task.window ? at - static_cast<int>(task.window) + 1 : 0;
+  return newest >= first ? Span{first, newest + 1} : Span{0, 0};
 }
 
 // The union of two ranges, either of which may be empty, filled up between them.
@@ -97,24 +107,35 @@ struct Seen {
   Span any, all;  // by some, and by all
 };
 
-// What tokens from .. to - 1 of the batch, which sequence b has, see; by a warp, or by each lane
-// for itself.
-__noinline__ __device__ Seen seen_together(const Task& task, int b, int from, int to, int lanes) {
-  Span any = {0, 0}, all = {0, INT32_MAX};
+// What tokens from .. to - 1 of a sequence with tokens up to `end` see.
+__device__ inline Seen seen_together(const Task& task, int from, int to, int end) {
+  Seen seen = {{0, 0}, {0, INT32_MAX}};
 #pragma unroll 1
-  for (int i = from + static_cast<int>(threadIdx.x) % lanes; i < to; i += lanes) {
-    const Span seen = seen_by(task, b, i);
-    any = both(any, seen);
-    all = {max(all.first, seen.first), min(all.last, seen.last)};
+  for (int i = from; i < to; ++i) {
+    const Span own = seen_by(task, i, end);
+    seen.any = both(seen.any, own);
+    seen.all = {max(seen.all.first, own.first), min(seen.all.last, own.last)};
+  }
+  return seen;
+}
+
+// The same, by all lanes of a warp.
+__device__ inline Seen seen_by_warp(const Task& task, int from, int to, int end) {
+  Seen seen = {{0, 0}, {0, INT32_MAX}};
+#pragma unroll 1
+  for (int i = from + static_cast<int>(threadIdx.x) % kWarp; i < to; i += kWarp) {
+    const Span own = seen_by(task, i, end);
+    seen.any = both(seen.any, own);
+    seen.all = {max(seen.all.first, own.first), min(seen.all.last, own.last)};
   }
 #pragma unroll 1
-  for (int step = lanes / 2; step > 0; step /= 2) {
-    any = both(any, {__shfl_xor_sync(kAllLanes, any.first, step),
-                     __shfl_xor_sync(kAllLanes, any.last, step)});
-    all = {max(all.first, __shfl_xor_sync(kAllLanes, all.first, step)),
-           min(all.last, __shfl_xor_sync(kAllLanes, all.last, step))};
+  for (int step = kWarp / 2; step > 0; step /= 2) {
+    seen.any = both(seen.any, {__shfl_xor_sync(kAllLanes, seen.any.first, step),
+                               __shfl_xor_sync(kAllLanes, seen.any.last, step)});
+    seen.all = {max(seen.all.first, __shfl_xor_sync(kAllLanes, seen.all.first, step)),
+                min(seen.all.last, __shfl_xor_sync(kAllLanes, seen.all.last, step))};
   }
-  return {any, all};
+  return seen;
 }
 
 // Of a sequence, a tile's vectors, which share a key head.
@@ -122,35 +143,27 @@ struct TileAt {
   int b, first, count, kv_head;
 };
 
-// The page that a thread has looked up last, and its entry in the block table.
-struct Page {
-  int b, page, entry;
-
-  // The pool row that holds a position, or -1 where nobody sees it. any: what the tile's vectors
-  // see.
-  __device__ int row_of(const Task& task, const TileAt& tile, Span any, int at) {
-    if (at < any.first || at >= any.last) return -1;
-    const int own = at / task.page;
-    if (b != tile.b || page != own) {
-      b = tile.b, page = own;
-      entry = task.table[static_cast<int64_t>(b) * task.table_pages + own];
-    }
-    if (entry >= 0 && entry < task.pool_pages) return entry * task.page + at - own * task.page;
-    complain(task, tile, at, entry);
-    return -1;
-  }
-
-  // Reports an entry if a vector of the tile sees the position.
-  static __noinline__ __device__ void complain(const Task& task, TileAt tile, int at, int entry) {
+// Reports an entry of the block table if some vector of the tile sees one of `count` positions.
+__noinline__ __device__ void complain(const Task& task, TileAt tile, int at, int count, int entry) {
+  const int from = task.offsets[tile.b], end = task.offsets[tile.b + 1];
 #pragma unroll 1
-    for (int i = tile.first; i < tile.first + tile.count; i += task.group) {
-      const Span own = seen_by(task, tile.b, task.offsets[tile.b] + i / task.group);
-      if (at < own.first || at >= own.last) continue;
-      report_far(task.entry, task.pool_pages, entry);
-      break;
-    }
+  for (int i = tile.first; i < tile.first + tile.count; i += task.group) {
+    const Span own = seen_by(task, from + i / task.group, end);
+    if (at + count <= own.first || at >= own.last) continue;
+    report_far(task.entry, task.pool_pages, entry);
+    break;
   }
-};
+}
+
+// The pool row that holds a position, or -1 where its page is not in the pool; count: of the
+// positions from this on in the page, how many are asked for.
+__device__ inline int row_of(const Task& task, const TileAt& tile, int at, int count) {
+  const int page = at / task.page;
+  const int entry = task.table[static_cast<int64_t>(tile.b) * task.table_pages + page];
+  if (entry >= 0 && entry < task.pool_pages) return entry * task.page + at - page * task.page;
+  complain(task, tile, at, count, entry);
+  return -1;
+}
 
 // What is known of a vector: what it sees, and its factor from products to scores' products.
 struct Row {
@@ -171,7 +184,7 @@ __device__ void load_queries(const Task& task, const TileAt& at, unsigned char* 
     float x[own] = {}, most = 0.0f;
     if (r < at.count) {
       const int token = task.offsets[at.b] + (at.first + r) / task.group;
-      seen = seen_by(task, at.b, token);
+      seen = seen_by(task, token, task.offsets[at.b + 1]);
       const int head = head_of(task, at.kv_head, (at.first + r) % task.group);
       const float* from = reinterpret_cast<const float*>(at_head(task.q, token, head));
 #pragma unroll

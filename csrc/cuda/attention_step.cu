@@ -71,7 +71,7 @@ void run_sized(const Task& task, const Shape& shape, const rr_exec* exec) {
     const dim3 merging(static_cast<unsigned>(tiles * rows), static_cast<unsigned>(shape.kv_heads),
                        static_cast<unsigned>(blocks_for(shape.values, kMergeColumns)));
     RR_LAUNCH(exec, (step_kernel<W, dtype, T>), static_cast<unsigned>(units < most ? units : most),
-              kStepThreads + kWarp, bytes, job);
+              kStepThreads, bytes, job);
     RR_LAUNCH(exec, merge_splits<16 * T>, merging, kMergeThreads, 0, job);
   }
 }
@@ -114,8 +114,8 @@ int supports(const rr_node* node, char* why, size_t size) {
     return refuse(why, size, "a head needs a multiple of eight elements of keys and of values");
   if (in[1].shape[0] > INT32_MAX) return refuse(why, size, "k and v may have at most 2^31 rows");
   const int64_t page = attr_int(node, "page", 256);
-  if (Cache<dtype>::codes && page % 8 != 0)
-    return refuse(why, size, "pages of codes need to hold a multiple of eight positions");
+  if (page % kBlockKeys != 0)
+    return refuse(why, size, "pages need to hold a multiple of 32 positions");
   if (in[5].shape[1] > INT32_MAX / page ||
       Splits::of(static_cast<int>(in[5].shape[1] * page - 1)) >= kMostSplits)
     return refuse(why, size, "the block table may hold at most two million positions");

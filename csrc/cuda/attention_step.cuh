@@ -46,7 +46,8 @@ struct StepJob {
 // at a key head, in the order split, tile, key head.
 struct Sequences {
   int tiles[kMostSequences + 1], units[kMostSequences + 1];
-  int first_split[kMostSequences];
+  int first_split[kMostSequences], splits[kMostSequences];
+  bool bad;
 };
 
 // The sequence's part of the launch's tiles.
@@ -59,147 +60,112 @@ struct Share {
   }
 };
 
-// Running sums of numbers[1 ..= n], by a warp.
+// Running sums of numbers[1 ..= n]; all threads take part.
 __device__ inline void add_up(int* numbers, int n) {
-  const int lane = threadIdx.x % kWarp;
-  int before = 0;
+  static_assert(kMostSequences == 2 * kStepThreads, "two numbers a thread");
 #pragma unroll 1
-  for (int i = 1; i <= n; i += kWarp) {
-    int own = i + lane <= n ? numbers[i + lane] : 0;
+  for (int step = 1; step < n; step *= 2) {
+    int own[2];
 #pragma unroll
-    for (int step = 1; step < kWarp; step *= 2) {
-      const int other = __shfl_up_sync(kAllLanes, own, step);
-      if (lane >= step) own += other;
+    for (int i = 0; i < 2; ++i) {
+      const int at = 1 + threadIdx.x + i * kStepThreads;
+      own[i] = at <= n && at > step ? numbers[at - step] : 0;
     }
-    own += before;
-    if (i + lane <= n) numbers[i + lane] = own;
-    before = __shfl_sync(kAllLanes, own, kWarp - 1);
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int at = 1 + threadIdx.x + i * kStepThreads;
+      if (at <= n) numbers[at] += own[i];
+    }
+    __syncthreads();
   }
-  __syncwarp();
 }
 
-// By a warp; nothing is to be done if the offsets are bad.
+// All threads; nothing is to be done if the offsets are bad.
 template <int R>
 __device__ void list_sequences(const StepJob& job, Sequences& s) {
   const Task& task = job.task;
-  const int lane = threadIdx.x % kWarp;
-  bool bad = task.offsets[0] != 0;
-  if (bad) report_far(task.first, task.offsets[0], 0);
+  if (threadIdx.x == 0) {
+    s.tiles[0] = s.units[0] = 0;
+    s.bad = task.offsets[0] != 0;
+    if (s.bad) report_far(task.first, task.offsets[0], 0);
+  }
+  __syncthreads();
 #pragma unroll 1
-  for (int b = lane; b < task.batch; b += kWarp) {
+  for (int b = threadIdx.x; b < task.batch; b += kStepThreads) {
     const int from = task.offsets[b], to = task.offsets[b + 1];
     const bool good = from <= to && to <= task.tokens;
-    if (!good) report_far(task.ascending, from, to);
-    bad = bad || !good;
-    s.tiles[b + 1] = ((to - from) * task.group + R - 1) / R;
+    if (!good) {
+      report_far(task.ascending, from, to);
+      s.bad = true;
+    }
+    s.tiles[b + 1] = good ? ((to - from) * task.group + R - 1) / R : 0;
+    const Span any = good ? seen_together(task, from, to, to).any : Span{0, 0};
+    s.first_split[b] = Splits::of(any.first);
+    s.splits[b] = any.first < any.last ? Splits::of(any.last - 1) + 1 - s.first_split[b] : 0;
   }
-  if (lane == 0) s.tiles[0] = s.units[0] = 0;
-  __syncwarp();
-  if (__any_sync(kAllLanes, bad)) {
-#pragma unroll 1
-    for (int b = lane; b < task.batch; b += kWarp) s.units[b + 1] = 0;
-    __syncwarp();
-    return;
-  }
+  __syncthreads();
   add_up(s.tiles, task.batch);
-  // A warp a sequence where there are few, else a lane.
-  const int lanes = task.batch <= 8 ? kWarp : 1;
 #pragma unroll 1
-  for (int i = 0; i < task.batch; i += kWarp / lanes) {
-    const int b = i + lane / lanes;
-    if (b >= task.batch) break;
-    const Span any = seen_together(task, b, task.offsets[b], task.offsets[b + 1], lanes).any;
-    if (lane % lanes != 0) continue;
-    const int first = Splits::of(any.first);
-    s.first_split[b] = first;
-    const int splits = any.first < any.last ? Splits::of(any.last - 1) + 1 - first : 0;
-    s.units[b + 1] = splits * Share(job, s, b).count * task.kv_heads;
-  }
-  __syncwarp();
+  for (int b = threadIdx.x; b < task.batch; b += kStepThreads)
+    s.units[b + 1] = s.bad ? 0 : s.splits[b] * Share(job, s, b).count * task.kv_heads;
+  __syncthreads();
   add_up(s.units, task.batch);
 }
 
-// A block of keys of one unit, as the warps that compute find it in shared memory.
-struct Work {
-  int rows[kBlockKeys];  // of the pool; -1: a key that nobody sees
+// A split of a tile at a key head, and the blocks of its keys that are seen: none where `over`.
+struct Unit {
   TileAt at;
-  int base, tile, split;   // the first key's position
-  bool over, fresh, last;  // no more work; the first and the last block of its unit
-  bool other, mixed;       // another tile or head than before; some vector does not see some key
+  Span any, all;  // what some and what all of the tile's vectors see
+  int tile, split, block, end;
 };
 
-// Goes through the units of a block of the grid, for its last warp.
+// Unit `number` of the launch.
 template <int R>
-struct Cursor {
-  TileAt at;
-  int unit, block, end, tile, split, last_head, last_tile;
-  Seen seen;
-  Page pages;
-
-  __device__ Cursor()
-      : at{-1, 0, 0, -1},
-        unit(static_cast<int>(blockIdx.x) - static_cast<int>(gridDim.x)),
-        block(0),
-        end(0),
-        tile(-1),
-        split(0),
-        last_head(-1),
-        last_tile(-1),
-        seen{},
-        pages{-1, -1, 0} {}
-
-  // The next block of keys that somebody sees.
-  __device__ void put(const StepJob& job, const Sequences& s, Work& work) {
-    const Task& task = job.task;
-    const int lane = threadIdx.x % kWarp, units = s.units[task.batch];
-    const bool fresh = ++block >= end;
-    if (fresh) {
+__device__ void find_unit(const StepJob& job, const Sequences& s, int number, Unit& unit) {
+  const Task& task = job.task;
+  int b = 0;
 #pragma unroll 1
-      do {
-        unit += gridDim.x;
-        if (unit >= units) break;
-        enter(job, s);
-      } while (block >= end);
-    }
-    const bool over = unit >= units;
-    const int base = block * kBlockKeys;
-    if (!over) work.rows[lane] = pages.row_of(task, at, seen.any, base + lane);
-    if (lane == 0) {
-      work.base = base;
-      work.at = at, work.tile = tile, work.split = split;
-      work.over = over, work.fresh = fresh, work.last = block + 1 >= end;
-      work.other = at.kv_head != last_head || tile != last_tile;
-      work.mixed = seen.all.first > base || seen.all.last < base + kBlockKeys;
-    }
-    last_head = at.kv_head, last_tile = tile;
+  for (int after = task.batch; after - b > 1;) {
+    const int middle = (b + after) / 2;
+    (s.units[middle] <= number ? b : after) = middle;
   }
+  const Share share(job, s, b);
+  int rest = number - s.units[b];
+  unit.at.kv_head = rest % task.kv_heads;
+  rest /= task.kv_heads;
+  const int own = share.first + rest % share.count, split = s.first_split[b] + rest / share.count;
+  const int from = task.offsets[b], end = task.offsets[b + 1];
+  const int first = own * R, count = min(R, (end - from) * task.group - first);
+  unit.at.b = b, unit.at.first = first, unit.at.count = count;
+  unit.tile = s.tiles[b] + own - job.first_tile, unit.split = split;
+  const Seen seen = seen_together(task, from + first / task.group,
+                                  from + (first + count - 1) / task.group + 1, end);
+  unit.any = seen.any, unit.all = seen.all;
+  const int begin = max(seen.any.first, Splits::first(split));
+  const int last = min(seen.any.last, Splits::first(split + 1));
+  unit.block = begin / kBlockKeys;
+  unit.end = begin < last ? (last + kBlockKeys - 1) / kBlockKeys : unit.block;
+}
 
-  // The unit's tile, and which blocks of keys of its split are seen.
-  __device__ void enter(const StepJob& job, const Sequences& s) {
-    const Task& task = job.task;
-    int b = 0;
-#pragma unroll 1
-    for (int after = task.batch; after - b > 1;) {
-      const int middle = (b + after) / 2;
-      (s.units[middle] <= unit ? b : after) = middle;
+// A block of keys among a block's units.
+struct Turn {
+  int unit = 0, block = 0;
+
+  // Over what has no keys.
+  __device__ void settle(const Unit* units, int count) {
+    while (unit < count && block >= units[unit].end) {
+      ++unit;
+      if (unit < count) block = units[unit].block;
     }
-    const Share share(job, s, b);
-    int rest = unit - s.units[b];
-    at.kv_head = rest % task.kv_heads;
-    rest /= task.kv_heads;
-    const int own = share.first + rest % share.count;
-    split = s.first_split[b] + rest / share.count;
-    tile = s.tiles[b] + own - job.first_tile;
-    if (b != at.b || own * R != at.first) {
-      const int from = task.offsets[b], vectors = (task.offsets[b + 1] - from) * task.group;
-      at.b = b, at.first = own * R, at.count = min(R, vectors - own * R);
-      seen = seen_together(task, b, from + at.first / task.group,
-                           from + (at.first + at.count - 1) / task.group + 1, kWarp);
-    }
-    const int begin = max(seen.any.first, Splits::first(split));
-    const int last = min(seen.any.last, Splits::first(split + 1));
-    block = begin / kBlockKeys;
-    end = begin < last ? (last + kBlockKeys - 1) / kBlockKeys : block;
+  }
+  __device__ void begin(const Unit* units, int count) {
+    if (count > 0) block = units[0].block;
+    settle(units, count);
+  }
+  __device__ void advance(const Unit* units, int count) {
+    ++block;
+    settle(units, count);
   }
 };
 
@@ -210,29 +176,14 @@ __device__ inline void release_merge() {
 #endif
 }
 
-// A barrier of the warps that compute, and what the leading warp does there: nothing on a card,
-// where the barrier is one of kStepThreads threads.
-#ifdef RR_EMULATE
-inline void sync_computing() {
-  __syncthreads();
-}
-inline void pass_computing() {
-  __syncthreads();
-}
-#else
-__device__ inline void sync_computing() {
-  asm volatile("bar.sync 1, %0;" ::"n"(kStepThreads) : "memory");
-}
-__device__ inline void pass_computing() {}
-#endif
-
 template <int W, uint32_t dtype, int T>
 struct Step {
   using L = StepLayout<W, dtype, T>;
   using C = Cache<dtype>;
-  static constexpr int ring = L::stages + 2;
+  using Copies = Fetch<W, dtype, T>;
   const StepJob& job;
-  const Work* works;
+  const Unit* units;
+  int count;
   unsigned char* shared;
   Row* rows;
   float* keep;
@@ -240,157 +191,208 @@ struct Step {
   Weighted<W, dtype, T> weighted;
   Softening<T> softening;
 
-  __device__ Step(const StepJob& j, const Work* w, unsigned char* dynamic, Row* r, float* k)
-      : job(j), works(w), shared(dynamic), rows(r), keep(k) {}
+  __device__ Step(const StepJob& j, const Unit* u, int n, unsigned char* dynamic, Row* r, float* k)
+      : job(j), units(u), count(n), shared(dynamic), rows(r), keep(k) {}
 
   __device__ float* parts() const { return reinterpret_cast<float*>(shared + L::parts); }
   __device__ unsigned char* slot(int from, int turn) const {
     return shared + from + turn % L::stages * L::stage;
   }
 
-  __device__ void fetch(int turn, const Pool& pool, int from) const {
-    const Work& at = works[turn % ring];
-    if (!at.over) Fetch<W, dtype, T>::run(job.task, pool, at.at.kv_head, at.rows, slot(from, turn));
+  // The row of the first key of a block, or -1; asked for well before it is needed.
+  __device__ int first_row(const Turn& at) const {
+    if (at.unit >= count) return -1;
+    const Unit& unit = units[at.unit];
+    const int base = at.block * kBlockKeys, seen = max(base, unit.any.first);
+    const int row = row_of(job.task, unit.at, seen, base + kBlockKeys - seen);
+    return row < 0 ? -1 : row - (seen - base);
   }
 
-  __device__ void begin(const Work& at) {
-    if (at.other) load_queries<W, 16 * T, typename C::Key>(job.task, at.at, shared, rows);
+  // row: of the block's first key.
+  __device__ void fetch(const Turn& at, int row, const Pool& pool, unsigned char* to) const {
+    if (at.unit >= count) return;
+    const Unit& unit = units[at.unit];
+    const int base = at.block * kBlockKeys;
+    Span keys = {unit.any.first - base, unit.any.last - base};
+    if (row < 0) keys.last = 0;
+    Copies::run(pool, unit.at.kv_head, row, keys, to);
+  }
+
+  __device__ void begin(const Turn& at, bool other) {
+    if (other) load_queries<W, 16 * T, typename C::Key>(job.task, units[at.unit].at, shared, rows);
 #pragma unroll
     for (int t = 0; t < T; ++t) softening.top[t] = -INFINITY, softening.total[t] = 0.0f;
     weighted.clear();
   }
 
-  __device__ void finish(const Work& at) {
-    const int64_t to = job.index(at.tile, at.at.kv_head, at.split);
+  __device__ void finish(const Unit& unit) {
+    const int64_t to = job.index(unit.tile, unit.at.kv_head, unit.split);
     const int size = job.task.v.size;
-    weighted.write(job.sums + to * size, size, at.at.count, size);
+    weighted.write(job.sums + to * size, size, unit.at.count, size);
 #pragma unroll
     for (int t = 0; t < T; ++t) {
       float total = softening.total[t];
       for (int step = kRowThreads / 2; step > 0; step /= 2)
         total += __shfl_xor_sync(kAllLanes, total, step);
       const int row = 16 * t + threadIdx.x / kRowThreads;
-      if (threadIdx.x % kRowThreads == 0 && row < at.at.count)
+      if (threadIdx.x % kRowThreads == 0 && row < unit.at.count)
         *reinterpret_cast<float2*>(job.marks + 2 * (to + row)) =
             make_float2(softening.top[t], total);
     }
   }
 
-  __device__ void multiply(const Work& at, const unsigned char* keys) {
-    if (at.fresh && at.other) products.hold(shared);
+  __device__ void multiply(const unsigned char* keys, bool other) {
+    if (other) products.hold(shared);
     products.multiply(shared, keys, reinterpret_cast<const float*>(shared + L::key_scales),
                       parts());
   }
 
-  __device__ void soften(const Work& at) {
-    soften_block<W, dtype, T>(job.task.scores, at.base, rows, parts(), shared + L::weights, keep,
-                              softening);
+  __device__ void soften(const Turn& at) {
+    soften_block<W, dtype, T>(job.task.scores, at.block * kBlockKeys, rows, parts(),
+                              shared + L::weights, keep, softening);
   }
 
-  __device__ void weigh(const Work& at, const unsigned char* values) {
+  __device__ void weigh(const Turn& at, const unsigned char* values) {
+    const Unit& unit = units[at.unit];
+    const int base = at.block * kBlockKeys;
+    const bool mixed = unit.all.first > base || unit.all.last < base + kBlockKeys;
     weighted.add(parts(), shared + L::weights, values,
-                 reinterpret_cast<const float*>(shared + L::value_scales), keep, at.mixed);
-    if (at.last) finish(at);
+                 reinterpret_cast<const float*>(shared + L::value_scales), keep, mixed);
+    if (at.block + 1 >= unit.end) finish(unit);
+  }
+
+  // Whether the tile or the head is another than in the unit before.
+  __device__ bool changes(int unit) const {
+    return unit == 0 || units[unit].tile != units[unit - 1].tile ||
+           units[unit].at.kv_head != units[unit - 1].at.kv_head;
   }
 
   // Copies of keys and of values are groups of their own: values of a block are waited for after
-  // its keys have been multiplied, and the places of both are filled anew at once.
+  // its keys have been multiplied, and the places of both are filled anew at once. The row of a
+  // block is looked up while the one before is waited for.
   __device__ void run_plain() {
-#pragma unroll 1
+    Turn at, ahead;
+    int ring[L::stages];  // rows of the blocks whose keys have been asked for
+    at.begin(units, count);
+    ahead = at;
+    Turn values = at;
+    int row = first_row(ahead);
+#pragma unroll
     for (int i = 0; i < L::stages; ++i) {
-      fetch(i, job.task.k, L::keys);
+      fetch(ahead, row, job.task.k, slot(L::keys, i));
       async_copy_commit();
+      ring[i] = row;
+      ahead.advance(units, count);
+      row = first_row(ahead);
       if (i == L::stages - 1) break;
-      fetch(i, job.task.v, L::values);
+      fetch(values, ring[i], job.task.v, slot(L::values, i));
       async_copy_commit();
+      values.advance(units, count);
     }
+    int unit = -1;
 #pragma unroll 1
-    for (int i = 0; !works[i % ring].over; ++i) {
-      const Work& at = works[i % ring];
-      if (at.fresh) begin(at);
+    for (int i = 0; at.unit < count; ++i) {
+      bool other = false;
+      if (at.unit != unit) {
+        other = changes(at.unit) || unit < 0;
+        unit = at.unit;
+        begin(at, other);
+      }
       async_copy_wait<2 * L::stages - 2>();
       __syncthreads();
-      fetch(i + L::stages - 1, job.task.v, L::values);
+      fetch(values, ring[L::stages - 1], job.task.v, slot(L::values, i + L::stages - 1));
       async_copy_commit();
-      multiply(at, slot(L::keys, i));
-      sync_computing();
-      fetch(i + L::stages, job.task.k, L::keys);
+      values.advance(units, count);
+      multiply(slot(L::keys, i), other);
+      __syncthreads();
+      fetch(ahead, row, job.task.k, slot(L::keys, i));
       async_copy_commit();
+      ring[L::stages - 1] = row;
+      ahead.advance(units, count);
+      row = first_row(ahead);
       soften(at);
       async_copy_wait<2 * L::stages - 1>();
-      sync_computing();
+      __syncthreads();
       weigh(at, slot(L::values, i));
+      at.advance(units, count);
     }
   }
 
   // Codes are decoded from where they were fetched, which can then be filled anew.
   __device__ void run_codes() {
+    Turn at, ahead;
+    at.begin(units, count);
+    ahead = at;
+    int row = first_row(ahead);
 #pragma unroll 1
-    for (int i = 0; i < L::stages; ++i) {
-      fetch(i, job.task.k, L::keys);
-      fetch(i, job.task.v, L::values);
-      async_copy_commit();
-    }
+    for (int i = 0; i < L::stages; ++i) fetch_codes(ahead, row, i);
+    int unit = -1;
 #pragma unroll 1
-    for (int i = 0; !works[i % ring].over; ++i) {
-      const Work& at = works[i % ring];
-      if (at.fresh) begin(at);
+    for (int i = 0; at.unit < count; ++i) {
+      bool other = false;
+      if (at.unit != unit) {
+        other = changes(at.unit) || unit < 0;
+        unit = at.unit;
+        begin(at, other);
+      }
       async_copy_wait<L::stages - 1>();
       __syncthreads();
-      decode_block<W, dtype, T, typename C::Key>(job.task.k, at.at.kv_head, at.base,
-                                                 slot(L::keys, i), shared + L::key_tile,
+      const int head = units[unit].at.kv_head, base = at.block * kBlockKeys;
+      decode_block<W, dtype, T, typename C::Key>(job.task.k, head, base, slot(L::keys, i),
+                                                 shared + L::key_tile,
                                                  reinterpret_cast<float*>(shared + L::key_scales));
       decode_block<W, dtype, T, typename C::Value>(
-          job.task.v, at.at.kv_head, at.base, slot(L::values, i), shared + L::value_tile,
+          job.task.v, head, base, slot(L::values, i), shared + L::value_tile,
           reinterpret_cast<float*>(shared + L::value_scales));
-      sync_computing();
-      fetch(i + L::stages, job.task.k, L::keys);
-      fetch(i + L::stages, job.task.v, L::values);
-      async_copy_commit();
-      multiply(at, shared + L::key_tile);
-      sync_computing();
+      __syncthreads();
+      fetch_codes(ahead, row, i);
+      multiply(shared + L::key_tile, other);
+      __syncthreads();
       soften(at);
-      sync_computing();
+      __syncthreads();
       weigh(at, shared + L::value_tile);
+      at.advance(units, count);
     }
+  }
+
+  // Keys and values of a block as one group; then the row of the next is looked up.
+  __device__ void fetch_codes(Turn& ahead, int& row, int i) const {
+    fetch(ahead, row, job.task.k, slot(L::keys, i));
+    fetch(ahead, row, job.task.v, slot(L::values, i));
+    async_copy_commit();
+    ahead.advance(units, count);
+    row = first_row(ahead);
   }
 };
 
-// The last warp finds out what the others compute with, ahead of them.
-template <int W, uint32_t dtype, int T>
-__device__ void lead(const StepJob& job, Sequences& sequences, Work* works) {
-  using L = StepLayout<W, dtype, T>;
-  constexpr int ring = L::stages + 2;
-  list_sequences<16 * T>(job, sequences);
-  Cursor<16 * T> cursor;
-  int next = 0;
-#pragma unroll 1
-  for (; next <= L::stages; ++next) cursor.put(job, sequences, works[next]);
-  __syncthreads();
-#pragma unroll 1
-  for (int i = 0; !works[i % ring].over; ++i, ++next) {
-    __syncthreads();
-    cursor.put(job, sequences, works[next % ring]);
-    for (int x = 0; x < (Cache<dtype>::codes ? 3 : 2); ++x) pass_computing();
-  }
-}
+// Units are found for so many of a block's at once, by a thread each.
+constexpr int kMostUnits = 64;
 
 template <int W, uint32_t dtype, int T>
-__global__ void __launch_bounds__(kStepThreads + kWarp, T == 1 ? 2 : 1)
+__global__ void __launch_bounds__(kStepThreads, T == 1 ? 2 : 1)
     step_kernel(const __grid_constant__ StepJob job) {
   release_merge();
   await_grid();
   __shared__ Sequences sequences;
-  __shared__ Work works[Step<W, dtype, T>::ring];
+  __shared__ Unit units[kMostUnits];
   __shared__ Row rows[16 * T];
   __shared__ float keep[16 * T];
-  if (threadIdx.x >= kStepThreads) return lead<W, dtype, T>(job, sequences, works);
-  __syncthreads();
-  Step<W, dtype, T> step(job, works, dynamic_shared(), rows, keep);
-  if constexpr (Cache<dtype>::codes)
-    step.run_codes();
-  else
-    step.run_plain();
+  list_sequences<16 * T>(job, sequences);
+  const int grid = gridDim.x, all = sequences.units[job.task.batch];
+#pragma unroll 1
+  for (int first = blockIdx.x; first < all; first += kMostUnits * grid) {
+    const int count = min(kMostUnits, (all - first + grid - 1) / grid);
+    if (static_cast<int>(threadIdx.x) < count)
+      find_unit<16 * T>(job, sequences, first + threadIdx.x * grid, units[threadIdx.x]);
+    __syncthreads();
+    Step<W, dtype, T> step(job, units, count, dynamic_shared(), rows, keep);
+    if constexpr (Cache<dtype>::codes)
+      step.run_codes();
+    else
+      step.run_plain();
+    async_copy_wait<0>();
+    __syncthreads();
+  }
 }
 
 }  // namespace

@@ -6,7 +6,8 @@
 
 namespace {
 
-// Rows of plain elements: 16 bytes a thread; what is beyond the pool's elements is zero.
+// A block's keys or values at one head, which lie in one page: 16 bytes a thread; what is beyond
+// the pool's elements is zero.
 template <int W, uint32_t dtype, int T>
 struct Fetch {
   using L = StepLayout<W, dtype, T>;
@@ -15,39 +16,40 @@ struct Fetch {
   static constexpr int lanes = pieces > 16 ? 32 : pieces > 8 ? 16 : 8;  // threads of a row
   static constexpr int step = kStepThreads / lanes;
 
-  // rows: of the pool, by key; -1 for zeros.
-  static __device__ void run(const Task& task, const Pool& pool, int kv_head, const int* rows,
-                             unsigned char* to) {
-    const char* head = pool.base + kv_head * pool.head_bytes;
+  // row: of the block's first key in the pool; keys: those that are seen, the others are zeros.
+  static __device__ void run(const Pool& pool, int kv_head, int row, Span keys, unsigned char* to) {
     const int lane = threadIdx.x % lanes, first = threadIdx.x / lanes;
+    const char* from = pool.base + kv_head * pool.head_bytes + (row + first) * pool.row_bytes;
+    to += first * L::fetched;
 #pragma unroll
-    for (int key = first; key < first + kBlockKeys; key += step)
-      if (kBlockKeys % step == 0 || key < kBlockKeys)
-        copy(task, pool, head, rows[key], lane, to + key * L::fetched);
+    for (int i = 0; i < kBlockKeys; i += step) {
+      const int key = first + i;
+      if (kBlockKeys % step != 0 && key >= kBlockKeys) break;
+      const bool seen = key >= keys.first && key < keys.last;
+      if constexpr (C::codes) {
+        copy_codes(pool, from, seen, lane, to);
+      } else {
+        const bool here = seen && 8 * lane < pool.size;
+        if (lanes == pieces || lane < pieces)
+          async_copy16_or_zeros(to + 16 * lane, here ? from + 16 * lane : pool.base, here);
+      }
+      from += step * pool.row_bytes;
+      to += step * L::fetched;
+    }
   }
 
-  static __device__ void copy(const Task& task, const Pool& pool, const char* head, int64_t row,
-                              int lane, unsigned char* to) {
-    const char* from = head + row * pool.row_bytes;
-    if constexpr (C::codes) {
-      const int off = static_cast<int>(reinterpret_cast<uintptr_t>(from) & 15);
-      const char* end = pool.base + task.pool_pages * task.page * pool.row_bytes;
-      const int count = row < 0 ? pieces : (off + pool.size / 32 * C::block_bytes + 15) / 16;
-      for (int piece = lane; piece < count; piece += lanes) {
-        const char* at = from - off + 16 * piece;
-        if (row >= 0 && at + 16 <= end)
-          async_copy16(to + 16 * piece, at);
-        else
-          for (int x = 0; x < 16; ++x) to[16 * piece + x] = row >= 0 && at + x < end ? at[x] : 0;
-      }
-    } else {
-#pragma unroll
-      for (int piece = lane; piece < pieces; piece += lanes) {
-        if (row >= 0 && 8 * piece < pool.size)
-          async_copy16(to + 16 * piece, from + 16 * piece);
-        else
-          *reinterpret_cast<uint4*>(to + 16 * piece) = make_uint4(0, 0, 0, 0);
-      }
+  // In whole 16 bytes, which may begin before the row and end behind it, yet in the pool.
+  static __device__ void copy_codes(const Pool& pool, const char* from, bool seen, int lane,
+                                    unsigned char* to) {
+    const int off = static_cast<int>(reinterpret_cast<uintptr_t>(from) & 15);
+#pragma unroll 1
+    for (int piece = lane; piece < pieces; piece += lanes) {
+      const char* at = from - off + 16 * piece;
+      const bool here = seen && 16 * piece < off + pool.size / 32 * C::block_bytes;
+      if (!here || at + 16 <= pool.end)
+        async_copy16_or_zeros(to + 16 * piece, here ? at : pool.base, here);
+      else
+        for (int x = 0; x < 16; ++x) to[16 * piece + x] = at + x < pool.end ? at[x] : 0;
     }
   }
 };
