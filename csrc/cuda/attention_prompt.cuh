@@ -12,17 +12,6 @@ namespace {
 
 constexpr int kTileRows = 128, kPromptKeys = 64;
 
-// Two to the power of x.
-__device__ inline float power_of_two(float x) {
-#if defined(RR_EMULATE)
-  return exp2f(x);
-#else
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-#endif
-}
-
 template <int W>
 struct PromptLayout {
   static constexpr int pitch = 2 * W + 16, keys = 2 * kTileRows * pitch;
@@ -85,32 +74,47 @@ struct PromptRows {
     }
   }
 
-  // Products become weights times Number::scale; sums so far are scaled down to the new top.
-  // masked: some vector does not see some key.
-  __device__ void soften(float cap, int base, bool masked, float (&s)[key_tiles][4]) {
-    const int first = base + static_cast<int>(threadIdx.x) % 4 * 2;
-    float most[2] = {-INFINITY, -INFINITY};
+  // Products become weights times Number::scale; kept: what sums so far are scaled down by to the
+  // new top. masked: some vector does not see some key.
+  __device__ void soften(float cap, int base, bool masked, float (&s)[key_tiles][4],
+                         float (&kept)[2]) {
+    if (cap > 0.0f) {
+      const float scale[2] = {factor[0] / cap, factor[1] / cap};
+#pragma unroll
+      for (int j = 0; j < key_tiles; ++j)
+#pragma unroll
+        for (int x = 0; x < 4; ++x) s[j][x] = short_tanh(s[j][x] * scale[x / 2]) * (cap * kLog2E);
+    } else {
+      const float scale[2] = {factor[0] * kLog2E, factor[1] * kLog2E};
+#pragma unroll
+      for (int j = 0; j < key_tiles; ++j)
+#pragma unroll
+        for (int x = 0; x < 4; ++x) s[j][x] *= scale[x / 2];
+    }
+    if (masked) {
+      const int first = base + static_cast<int>(threadIdx.x) % 4 * 2;
+#pragma unroll
+      for (int j = 0; j < key_tiles; ++j)
+#pragma unroll
+        for (int x = 0; x < 4; ++x) {
+          const int at = first + 8 * j + x % 2;
+          if (at < seen[x / 2].first || at >= seen[x / 2].last) s[j][x] = -INFINITY;
+        }
+    }
+    float most[2] = {top[0], top[1]};
 #pragma unroll
     for (int j = 0; j < key_tiles; ++j)
 #pragma unroll
-      for (int x = 0; x < 4; ++x) {
-        float y = s[j][x] * factor[x / 2];
-        if (cap > 0.0f) y = tanhf(y / cap) * cap;
-        y *= kLog2E;
-        const int at = first + 8 * j + x % 2;
-        if (masked && (at < seen[x / 2].first || at >= seen[x / 2].last)) y = -INFINITY;
-        s[j][x] = y;
-        most[x / 2] = fmaxf(most[x / 2], y);
-      }
-    float kept[2], least[2];
+      for (int x = 0; x < 4; ++x) most[x / 2] = fmaxf(most[x / 2], s[j][x]);
+    float least[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       most[half] = fmaxf(most[half], __shfl_xor_sync(kAllLanes, most[half], 1));
       most[half] = fmaxf(most[half], __shfl_xor_sync(kAllLanes, most[half], 2));
-      const float next = fmaxf(top[half], most[half]);
-      kept[half] = next == -INFINITY ? 1.0f : power_of_two(top[half] - next);
-      least[half] = next == -INFINITY ? 0.0f : next - kLogScale;
-      top[half] = next;
+      const bool none = most[half] == -INFINITY;
+      kept[half] = none ? 1.0f : power_of_two(top[half] - most[half]);
+      least[half] = none ? 0.0f : most[half] - kLogScale;
+      top[half] = most[half];
       total[half] *= kept[half];
     }
 #pragma unroll
@@ -120,12 +124,6 @@ struct PromptRows {
         s[j][x] = power_of_two(s[j][x] - least[x / 2]);
         total[x / 2] += s[j][x];
       }
-    // Multiplied by one, they would be the same.
-    if (!__any_sync(kAllLanes, kept[0] != 1.0f || kept[1] != 1.0f)) return;
-#pragma unroll
-    for (int j = 0; j < tiles; ++j)
-#pragma unroll
-      for (int x = 0; x < 4; ++x) sum[j][x] *= kept[x / 2];
   }
 
   static constexpr float kLogScale = Number::scale == 1.0f ? 0.0f : 15.0f;
@@ -138,22 +136,29 @@ struct PromptRows {
     return !low || !high;
   }
 
-  // Adds weighted values of the block that lies at `values`.
-  __device__ void add(const unsigned char* values, bool masked, const float (&s)[key_tiles][4]) {
+  // Takes weighted values of the block that lies at `values` into the sums. A block's own sums
+  // begin at zero: tensor cores cut off what a long sum has no place for.
+  template <bool masked>
+  __device__ void add(const unsigned char* values, const float (&s)[key_tiles][4],
+                      const float (&kept)[2]) {
+    constexpr int key_steps = kPromptKeys / 16;
     const int lane = threadIdx.x % kWarp;
     const unsigned char* at = values + lane % 16 * pitch + lane / 16 * 16;
-    bool out = false;
+    unsigned high[key_steps][4], low[key_steps][4];
 #pragma unroll
-    for (int i = 0; i < kPromptKeys / 16; ++i) {
-      unsigned high[4], low[4];
+    for (int i = 0; i < key_steps; ++i)
 #pragma unroll
       for (int x = 0; x < 4; ++x) {
         const float* pair = s[2 * i + x / 2] + x % 2 * 2;
         const Sum2<Number> both(pair[0], pair[1]);
-        high[x] = both.high, low[x] = both.low;
+        high[i][x] = both.high, low[i][x] = both.low;
       }
+    bool out = false;
 #pragma unroll
-      for (int j = 0; j < tiles; j += 4) {
+    for (int j = 0; j < tiles; j += 4) {
+      float c[4][4] = {};
+#pragma unroll
+      for (int i = 0; i < key_steps; ++i) {
         unsigned b[4][2];
 #pragma unroll
         for (int t = 0; t < 4; t += 2) {
@@ -167,36 +172,47 @@ struct PromptRows {
           b[t + 1][0] = four[2], b[t + 1][1] = four[3];
         }
 #pragma unroll
-        for (int t = 0; t < 4; ++t) Number::mma(sum[j + t], high, b[t]);
+        for (int t = 0; t < 4; ++t) Number::mma(c[t], high[i], b[t]);
 #pragma unroll
-        for (int t = 0; t < 4; ++t) Number::mma(sum[j + t], low, b[t]);
+        for (int t = 0; t < 4; ++t) Number::mma(c[t], low[i], b[t]);
       }
+#pragma unroll
+      for (int t = 0; t < 4; ++t)
+#pragma unroll
+        for (int x = 0; x < 4; ++x) sum[j + t][x] = fmaf(sum[j + t][x], kept[x / 2], c[t][x]);
     }
-    if (masked && __any_sync(kAllLanes, out)) put_back(values, s);
+    if (masked && __any_sync(kAllLanes, out)) put_back(values, high);
   }
 
-  // Adds what was taken out to the vectors that see it. A vector's weights are in the lanes of its
-  // group of four.
-  __device__ void put_back(const unsigned char* values, const float (&s)[key_tiles][4]) {
+  // Adds what was taken out to the vectors that see it, which have a weight above zero in `high`:
+  // in the lanes of their group of four.
+  __device__ void put_back(const unsigned char* values,
+                           const unsigned (&high)[kPromptKeys / 16][4]) {
     const int lane = threadIdx.x % kWarp;
 #pragma unroll 1
     for (int key = 0; key < kPromptKeys; ++key) {
-      float w[2] = {};
+      unsigned pair[2] = {};
 #pragma unroll
-      for (int j = 0; j < key_tiles; ++j)
+      for (int i = 0; i < kPromptKeys / 16; ++i)
 #pragma unroll
         for (int x = 0; x < 4; ++x)
-          if (j == key / 8 && x % 2 == key % 2) w[x / 2] = s[j][x];
+          if (i == key / 16 && x / 2 == key / 8 % 2) pair[x % 2] = high[i][x];
+      bool sees[2];
 #pragma unroll
-      for (int half = 0; half < 2; ++half)
-        w[half] = __shfl_sync(kAllLanes, w[half], lane / 4 * 4 + key % 8 / 2);
+      for (int half = 0; half < 2; ++half) {
+        const unsigned from = __shfl_sync(kAllLanes, pair[half], lane / 4 * 4 + key % 8 / 2);
+        sees[half] = (from >> (16 * (key % 2)) & 0x7fffu) != 0;
+      }
 #pragma unroll
       for (int j = 0; j < tiles; ++j)
 #pragma unroll
-        for (int x = 0; x < 4; ++x) {
+        for (int x = 0; x < 2; ++x) {
           const uint16_t v = *reinterpret_cast<const uint16_t*>(values + key * pitch +
-                                                                2 * (8 * j + lane % 4 * 2 + x % 2));
-          if (!Number::finite(v) && w[x / 2] != 0.0f) sum[j][x] += w[x / 2] * Number::value(v, 0);
+                                                                2 * (8 * j + lane % 4 * 2 + x));
+          if (Number::finite(v)) continue;
+#pragma unroll
+          for (int half = 0; half < 2; ++half)
+            if (sees[half]) sum[j][2 * half + x] += Number::value(v, 0);
         }
     }
   }
@@ -237,12 +253,10 @@ __device__ void fetch_rows(const Pool& pool, int kv_head, const int* rows, unsig
   const char* head = pool.base + kv_head * pool.head_bytes + 16 * piece;
 #pragma unroll
   for (int i = 0; i < kPromptKeys; i += step) {
-    const int key = first + i, row = rows[key];
-    unsigned char* at = to + key * PromptLayout<W>::pitch + 16 * piece;
-    if (row >= 0 && 8 * piece < pool.size)
-      async_copy16(at, head + row * pool.row_bytes);
-    else
-      *reinterpret_cast<uint4*>(at) = make_uint4(0, 0, 0, 0);
+    const int row = rows[first + i];
+    const bool here = row >= 0 && 8 * piece < pool.size;
+    async_copy16_or_zeros(to + (first + i) * PromptLayout<W>::pitch + 16 * piece,
+                          here ? head + row * pool.row_bytes : pool.base, here);
   }
   async_copy_commit();
 }
@@ -295,11 +309,15 @@ __global__ void __launch_bounds__(kStepThreads, 1)
     fetch_rows<W>(task.v, tile.kv_head, at[block % 2], shared + L::values);
     locate(block + 1);
     own.multiply(shared, shared + L::keys, s);
-    own.soften(task.scores.cap, base, masked, s);
+    float kept[2];
+    own.soften(task.scores.cap, base, masked, s, kept);
     async_copy_wait<0>();
     __syncthreads();
     if (block + 1 < end) fetch_rows<W>(task.k, tile.kv_head, at[(block + 1) % 2], shared + L::keys);
-    own.add(shared + L::values, masked, s);
+    if (masked)
+      own.template add<true>(shared + L::values, s, kept);
+    else
+      own.template add<false>(shared + L::values, s, kept);
   }
   own.write(task, tile);
 }

@@ -11,6 +11,29 @@ constexpr int kStepThreads = 256, kStepWarps = kStepThreads / kWarp;
 constexpr int kRowThreads = kStepThreads / 16;  // that weigh the keys of one vector
 constexpr float kLog2E = 1.44269504088896340736f;
 
+// Two to the power of x.
+__device__ inline float power_of_two(float x) {
+#if defined(RR_EMULATE)
+  return exp2f(x);
+#else
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#endif
+}
+
+// tanh(x) as 1 - 2 / (1 + e^2x), to 2^-22; without a branch.
+__device__ inline float short_tanh(float x) {
+  const float sum = 1.0f + power_of_two(x * (2.0f * kLog2E));
+#if defined(RR_EMULATE)
+  const float inverse = 1.0f / sum;
+#else
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(sum));
+#endif
+  return fmaf(-2.0f, inverse, 1.0f);
+}
+
 struct Halves {
   static constexpr float scale = 32768.0f;  // of weights: small ones keep all their bits
 

@@ -157,23 +157,29 @@ __device__ void soften_block(const Scores& scores, int base, const Row* rows, fl
       float sum = at[i];
 #pragma unroll
       for (int part = 1; part < kParts; ++part) sum += at[part * L::rows * L::part_pitch + i];
+      x[i] = sum * (own.factor * scores.scale);
+    }
+    if (scores.cap > 0.0f) {
+#pragma unroll
+      for (int i = 0; i < kRowKeys; ++i) x[i] = short_tanh(x[i] / scores.cap) * scores.cap;
+    }
+    bool seen[kRowKeys];
+#pragma unroll
+    for (int i = 0; i < kRowKeys; ++i) {
       const int position = base + key + i;
-      const bool seen = position >= own.seen.first && position < own.seen.last;
-      x[i] = seen ? scores.of(sum * own.factor) : -INFINITY;
-      top = fmaxf(top, x[i]);
+      seen[i] = position >= own.seen.first && position < own.seen.last;
+      if (seen[i]) top = fmaxf(top, x[i]);
     }
 #pragma unroll
     for (int step = kRowThreads / 2; step > 0; step /= 2)
       top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, step));
     top = fmaxf(top, s.top[tile]);
-    const float kept = top == -INFINITY ? 1.0f : exp2f((s.top[tile] - top) * kLog2E);
+    const float kept = top == -INFINITY ? 1.0f : power_of_two((s.top[tile] - top) * kLog2E);
     s.top[tile] = top;
     s.total[tile] *= kept;
 #pragma unroll
     for (int i = 0; i < kRowKeys; ++i) {
-      const int position = base + key + i;
-      const bool seen = position >= own.seen.first && position < own.seen.last;
-      x[i] = seen ? exp2f((x[i] - top) * kLog2E) : 0.0f;
+      x[i] = seen[i] ? power_of_two((x[i] - top) * kLog2E) : 0.0f;
       s.total[tile] += x[i];
     }
     if (threadIdx.x % kRowThreads == 0) keep[row] = kept;
