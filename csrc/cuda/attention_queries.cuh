@@ -194,10 +194,11 @@ struct Row {
   float factor;
 };
 
-// A tile's queries [R, W] scaled by powers of two, the high parts and then the low parts, and what
-// its vectors see; by kStepThreads threads.
+// together: what the tile's vectors see. A tile's queries [R, W] scaled by powers of two, the high
+// parts and then the low parts, and what its vectors see; by kStepThreads threads.
 template <int W, int R, typename Key>
-__device__ void load_queries(const Task& task, const TileAt& at, unsigned char* q, Row* rows) {
+__device__ void load_queries(const Task& task, const TileAt& at, const Seen& together,
+                             unsigned char* q, Row* rows) {
   constexpr int pitch = 2 * W + 16;
   constexpr int own = W / kRowThreads;  // elements of a thread, in pairs
 #pragma unroll 1
@@ -207,7 +208,9 @@ __device__ void load_queries(const Task& task, const TileAt& at, unsigned char* 
     float x[own] = {}, most = 0.0f;
     if (r < at.count) {
       const int token = task.offsets[at.b] + (at.first + r) / task.group;
-      seen = seen_by(task, token, task.offsets[at.b + 1]);
+      const bool alike =
+          together.any.first == together.all.first && together.any.last == together.all.last;
+      seen = alike ? together.any : seen_by(task, token, task.offsets[at.b + 1]);
       const int head = head_of(task, at.kv_head, (at.first + r) % task.group);
       const float* from = reinterpret_cast<const float*>(at_head(task.q, token, head));
 #pragma unroll

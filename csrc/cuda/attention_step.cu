@@ -67,7 +67,7 @@ void run_sized(const Task& task, const Shape& shape, const rr_exec* exec) {
     job.first_tile = static_cast<int>(tile);
     job.tiles = static_cast<int>(tiles);
     const int64_t units = tiles * shape.kv_heads * shape.splits;
-    const int64_t most = static_cast<int64_t>(processors) * (T == 1 ? 2 : 1);
+    const int64_t most = static_cast<int64_t>(processors) * StepLayout<W, dtype, T>::blocks;
     const dim3 merging(static_cast<unsigned>(tiles * rows), static_cast<unsigned>(shape.kv_heads),
                        static_cast<unsigned>(blocks_for(shape.values, kMergeColumns)));
     RR_LAUNCH(exec, (step_kernel<W, dtype, T>), static_cast<unsigned>(units < most ? units : most),
@@ -115,7 +115,7 @@ int supports(const rr_node* node, char* why, size_t size) {
   if (in[1].shape[0] > INT32_MAX) return refuse(why, size, "k and v may have at most 2^31 rows");
   const int64_t page = attr_int(node, "page", 256);
   if (page % kBlockKeys != 0)
-    return refuse(why, size, "pages need to hold a multiple of 32 positions");
+    return refuse(why, size, "pages need to hold a multiple of 64 positions");
   if (in[5].shape[1] > INT32_MAX / page ||
       Splits::of(static_cast<int>(in[5].shape[1] * page - 1)) >= kMostSplits)
     return refuse(why, size, "the block table may hold at most two million positions");

@@ -11,20 +11,19 @@ namespace {
 
 constexpr int kMostSequences = 512;
 
-// Splits of 128 keys up to position 8192, of 256 up to 32768, of 512 beyond.
+// Splits of 64 keys up to position 1024, of 128 up to 8192, of 256 up to 32768, of 512 beyond.
 struct Splits {
-  static constexpr int short_end = 8192, middle_end = 32768;
-  static constexpr int shorts = short_end / 128, middles = (middle_end - short_end) / 256;
-
   static __host__ __device__ int of(int at) {
-    if (at < short_end) return at / 128;
-    if (at < middle_end) return shorts + (at - short_end) / 256;
-    return shorts + middles + (at - middle_end) / 512;
+    if (at < 1024) return at / 64;
+    if (at < 8192) return 16 + (at - 1024) / 128;
+    if (at < 32768) return 72 + (at - 8192) / 256;
+    return 168 + (at - 32768) / 512;
   }
   static __host__ __device__ int first(int split) {
-    if (split < shorts) return split * 128;
-    if (split < shorts + middles) return short_end + (split - shorts) * 256;
-    return middle_end + (split - shorts - middles) * 512;
+    if (split < 16) return split * 64;
+    if (split < 72) return 1024 + (split - 16) * 128;
+    if (split < 168) return 8192 + (split - 72) * 256;
+    return 32768 + (split - 168) * 512;
   }
 };
 
@@ -194,6 +193,7 @@ struct Step {
   __device__ Step(const StepJob& j, const Unit* u, int n, unsigned char* dynamic, Row* r, float* k)
       : job(j), units(u), count(n), shared(dynamic), rows(r), keep(k) {}
 
+  // Queries of one tile lie where products come: those are over with when a unit begins.
   __device__ float* parts() const { return reinterpret_cast<float*>(shared + L::parts); }
   __device__ unsigned char* slot(int from, int turn) const {
     return shared + from + turn % L::stages * L::stage;
@@ -219,7 +219,10 @@ struct Step {
   }
 
   __device__ void begin(const Turn& at, bool other) {
-    if (other) load_queries<W, 16 * T, typename C::Key>(job.task, units[at.unit].at, shared, rows);
+    const Unit& unit = units[at.unit];
+    if (other)
+      load_queries<W, 16 * T, typename C::Key>(job.task, unit.at, {unit.any, unit.all}, shared,
+                                               rows);
 #pragma unroll
     for (int t = 0; t < T; ++t) softening.top[t] = -INFINITY, softening.total[t] = 0.0f;
     weighted.clear();
@@ -242,7 +245,10 @@ struct Step {
   }
 
   __device__ void multiply(const unsigned char* keys, bool other) {
-    if (other) products.hold(shared);
+    if (other && T == 1) {
+      products.hold(shared);
+      __syncthreads();
+    }
     products.multiply(shared, keys, reinterpret_cast<const float*>(shared + L::key_scales),
                       parts());
   }
@@ -333,6 +339,8 @@ struct Step {
       if (at.unit != unit) {
         other = changes(at.unit) || unit < 0;
         unit = at.unit;
+        // Weights may still be read where queries come.
+        if (other && T == 1) __syncthreads();
         begin(at, other);
       }
       async_copy_wait<L::stages - 1>();
@@ -369,7 +377,7 @@ struct Step {
 constexpr int kMostUnits = 64;
 
 template <int W, uint32_t dtype, int T>
-__global__ void __launch_bounds__(kStepThreads, T == 1 ? 2 : 1)
+__global__ void __launch_bounds__(kStepThreads, StepLayout<W, dtype, T>::blocks)
     step_kernel(const __grid_constant__ StepJob job) {
   release_merge();
   await_grid();

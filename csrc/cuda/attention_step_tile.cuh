@@ -13,12 +13,9 @@
 
 namespace {
 
-constexpr int kBlockKeys = 32;
+constexpr int kBlockKeys = 64;
 constexpr int kParts = 4;
-constexpr int kKeyGroups = kStepWarps / kParts;      // warps that have the same part
-constexpr int kGroupKeys = kBlockKeys / kKeyGroups;  // of a block, a warp's
-constexpr int kGroupTiles = kGroupKeys / 8;          // its products' columns, in eights
-constexpr int kRowKeys = kBlockKeys / kRowThreads;   // keys of each of them
+constexpr int kRowKeys = kBlockKeys / kRowThreads;  // keys of each of them
 
 // Dynamic shared memory, in bytes. W: room of a key and of a value, in elements.
 template <int W, uint32_t dtype, int T>
@@ -28,45 +25,53 @@ struct StepLayout {
   static constexpr int pitch = 2 * W + 16;  // of a row of halves: eight rows meet no bank twice
   // Codes lie at the same distance from a multiple of 16 as in the pool.
   static constexpr int fetched = C::codes ? (W / 32 * C::block_bytes + 29) / 16 * 16 : pitch;
-  static constexpr int stages = T == 2 && !C::codes ? 3 : 2;
+  static constexpr int stages = T == 2 && !C::codes ? 2 : 1;
   static constexpr int stage = kBlockKeys * fetched;  // of keys or of values
   static constexpr int tile = C::codes ? kBlockKeys * pitch : 0;
   static constexpr int scales = C::codes ? W / 32 * kBlockKeys * 4 : 0;
   static constexpr int part_pitch = kBlockKeys + 8;  // floats
   static constexpr int weight_pitch = 2 * kBlockKeys + 16;
+  // Queries of one tile of 16 are held in registers, and lie where products come later.
+  static constexpr int held = T == 1 ? kParts : 1;  // parts of products that are kept apart
+  static constexpr int products = held * rows * part_pitch * 4;
 
   static constexpr int q_low = rows * pitch;
-  static constexpr int keys = 2 * q_low;
+  static constexpr int parts = T == 1 ? 0 : 2 * q_low;
+  static constexpr int weights = parts + (T == 1 && products < 2 * q_low ? 2 * q_low : products);
+  static constexpr int keys = weights + (C::codes ? 0 : 2 * rows * weight_pitch);
   static constexpr int values = keys + stages * stage;
   static constexpr int key_tile = values + stages * stage;
   static constexpr int value_tile = key_tile + tile;
   static constexpr int key_scales = value_tile + tile;
   static constexpr int value_scales = key_scales + scales;
-  static constexpr int parts = value_scales + scales;
-  static constexpr int weights = parts + kParts * rows * part_pitch * 4;  // high, then low
-  static constexpr int bytes = weights + (C::codes ? 0 : 2 * rows * weight_pitch);
+  static constexpr int bytes = value_scales + scales;
+  static constexpr int blocks = T == 1 && !C::codes ? 2 : 1;  // of a multiprocessor
 };
 
-// Sums of products of a tile's vectors with the warp's keys of a block over the warp's part, into
-// parts [kParts, 16 T, keys].
+// Products of a tile's vectors with a block's keys, into parts [held, 16 T, keys]. Of one tile of
+// 16 a warp has one part, and its queries in registers; of more, all parts of one tile, whose sums
+// are added in order.
 template <int W, uint32_t dtype, int T>
 struct Products {
   using L = StepLayout<W, dtype, T>;
   using C = Cache<dtype>;
   using Key = typename C::Key;
   static constexpr int steps = W / kParts / 16;                  // of 16 elements, in a part
-  static constexpr int held = T == 1 ? steps : 1;                // whose queries stay in registers
   static constexpr int run = C::codes && steps > 2 ? 2 : steps;  // steps that share a scale
-  unsigned high[held][4], low[held][4];
+  static constexpr int apart = T == 1 ? kParts : T;              // warps that have the same keys
+  static constexpr int own_keys = kBlockKeys / (kStepWarps / apart), tiles = own_keys / 8;
+  static constexpr int kept = T == 1 ? steps : 1;
+  unsigned high[kept][4], low[kept][4];
 
-  static __device__ int part() { return threadIdx.x / kWarp % kParts; }
-  static __device__ int group() { return threadIdx.x / kWarp / kParts; }
+  static __device__ int part() { return threadIdx.x / kWarp % apart; }
+  static __device__ int first_key() {
+    return static_cast<int>(threadIdx.x) / kWarp / apart * own_keys;
+  }
 
   static __device__ void load(const unsigned char* q, int tile, int step, unsigned (&high)[4],
                               unsigned (&low)[4]) {
     const int lane = threadIdx.x % kWarp;
-    const unsigned char* at =
-        q + (16 * tile + lane % 16) * L::pitch + lane / 16 * 16 + (part() * steps + step) * 32;
+    const unsigned char* at = q + (16 * tile + lane % 16) * L::pitch + lane / 16 * 16 + step * 32;
     load_matrix4(high, at);
     load_matrix4(low, at + L::q_low);
   }
@@ -75,60 +80,75 @@ struct Products {
   __device__ void hold(const unsigned char* q) {
     if constexpr (T == 1) {
 #pragma unroll
-      for (int i = 0; i < steps; ++i) load(q, 0, i, high[i], low[i]);
+      for (int i = 0; i < steps; ++i) load(q, 0, part() * steps + i, high[i], low[i]);
+    }
+  }
+
+  // Of one part, from step `first` on.
+  __device__ void add_part(const unsigned char* q, const unsigned char* keys, const float* scales,
+                           int first, float (&sum)[tiles][4]) {
+    const int lane = threadIdx.x % kWarp;
+    const unsigned char* at =
+        keys + (first_key() + lane / 16 * 8 + lane % 8) * L::pitch + first * 32 + lane / 8 % 2 * 16;
+#pragma unroll
+    for (int begin = 0; begin < steps; begin += run) {
+      float c[tiles][4] = {}, rest[tiles][4] = {};
+#pragma unroll
+      for (int i = begin; i < begin + run; ++i) {
+        unsigned b[tiles][2], own_high[4], own_low[4];
+        if constexpr (T > 1) load(q, part(), first + i, own_high, own_low);
+#pragma unroll
+        for (int j = 0; j < tiles; j += 2) {
+          unsigned four[4];
+          load_matrix4(four, at + 8 * j * L::pitch + 32 * i);
+          b[j][0] = four[0], b[j][1] = four[1];
+          b[j + 1][0] = four[2], b[j + 1][1] = four[3];
+        }
+#pragma unroll
+        for (int j = 0; j < tiles; ++j) Key::mma(c[j], T > 1 ? own_high : high[i % kept], b[j]);
+#pragma unroll
+        for (int j = 0; j < tiles; ++j) Key::mma(rest[j], T > 1 ? own_low : low[i % kept], b[j]);
+      }
+      const float* scale = scales + (first + begin) / 2 * kBlockKeys + first_key() + lane % 4 * 2;
+#pragma unroll
+      for (int j = 0; j < tiles; ++j)
+#pragma unroll
+        for (int x = 0; x < 4; ++x) {
+          const float both = c[j][x] + rest[j][x];
+          if (!C::codes)
+            sum[j][x] = both;
+          else
+            sum[j][x] = begin == 0 ? both * scale[8 * j + x % 2]
+                                   : fmaf(both, scale[8 * j + x % 2], sum[j][x]);
+        }
     }
   }
 
   __device__ void multiply(const unsigned char* q, const unsigned char* keys, const float* scales,
                            float* parts) {
-    const int lane = threadIdx.x % kWarp, first = group() * kGroupKeys;
-    unsigned b[steps][kGroupTiles][2];
-    const unsigned char* at = keys + (first + lane / 16 * 8 + lane % 8) * L::pitch +
-                              part() * steps * 32 + lane / 8 % 2 * 16;
-#pragma unroll
-    for (int i = 0; i < steps; ++i)
-#pragma unroll
-      for (int j = 0; j < kGroupTiles; j += 2) {
-        unsigned four[4];
-        load_matrix4(four, at + 8 * j * L::pitch + 32 * i);
-        b[i][j][0] = four[0], b[i][j][1] = four[1];
-        b[i][j + 1][0] = four[2], b[i][j + 1][1] = four[3];
-      }
+    const int lane = threadIdx.x % kWarp;
+    float sum[tiles][4];
+    if constexpr (T == 1) {
+      add_part(q, keys, scales, part() * steps, sum);
+    } else {
+      add_part(q, keys, scales, 0, sum);
 #pragma unroll 1
-    for (int tile = 0; tile < T; ++tile) {
-      float sum[kGroupTiles][4] = {};
+      for (int i = 1; i < kParts; ++i) {
+        float next[tiles][4];
+        add_part(q, keys, scales, i * steps, next);
 #pragma unroll
-      for (int begin = 0; begin < steps; begin += run) {
-        float c[kGroupTiles][4] = {}, rest[kGroupTiles][4] = {};
+        for (int j = 0; j < tiles; ++j)
 #pragma unroll
-        for (int i = begin; i < begin + run; ++i) {
-          unsigned own_high[4], own_low[4];
-          if constexpr (T > 1) load(q, tile, i, own_high, own_low);
-#pragma unroll
-          for (int j = 0; j < kGroupTiles; ++j) {
-            Key::mma(c[j], T > 1 ? own_high : high[i % held], b[i][j]);
-            Key::mma(rest[j], T > 1 ? own_low : low[i % held], b[i][j]);
-          }
-        }
-        const float* scale =
-            scales + (part() * steps + begin) / 2 * kBlockKeys + first + lane % 4 * 2;
-#pragma unroll
-        for (int j = 0; j < kGroupTiles; ++j)
-#pragma unroll
-          for (int x = 0; x < 4; ++x) {
-            const float both = c[j][x] + rest[j][x];
-            sum[j][x] = C::codes ? fmaf(both, scale[8 * j + x % 2], sum[j][x]) : both;
-          }
+          for (int x = 0; x < 4; ++x) sum[j][x] += next[j][x];
       }
-      float* to =
-          parts + (part() * L::rows + 16 * tile + lane / 4) * L::part_pitch + first + lane % 4 * 2;
-#pragma unroll
-      for (int j = 0; j < kGroupTiles; ++j)
-#pragma unroll
-        for (int half = 0; half < 2; ++half)
-          *reinterpret_cast<float2*>(to + 8 * half * L::part_pitch + 8 * j) =
-              make_float2(sum[j][2 * half], sum[j][2 * half + 1]);
     }
+    float* to = parts + (16 * part() + lane / 4) * L::part_pitch + first_key() + lane % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < tiles; ++j)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        *reinterpret_cast<float2*>(to + 8 * half * L::part_pitch + 8 * j) =
+            make_float2(sum[j][2 * half], sum[j][2 * half + 1]);
   }
 };
 
@@ -156,7 +176,7 @@ __device__ void soften_block(const Scores& scores, int base, const Row* rows, fl
     for (int i = 0; i < kRowKeys; ++i) {
       float sum = at[i];
 #pragma unroll
-      for (int part = 1; part < kParts; ++part) sum += at[part * L::rows * L::part_pitch + i];
+      for (int part = 1; part < L::held; ++part) sum += at[part * L::rows * L::part_pitch + i];
       x[i] = sum * (own.factor * scores.scale);
     }
     if (scores.cap > 0.0f) {
@@ -217,28 +237,21 @@ struct Weighted {
         for (int x = 0; x < 4; ++x) sum[tile][j][x] = 0.0f;
   }
 
-  static __device__ void load(const unsigned char* values, unsigned (&b)[steps][tiles][2]) {
+  // Values of 16 keys.
+  static __device__ void load(const unsigned char* values, int step, unsigned (&b)[tiles][2]) {
     const int lane = threadIdx.x % kWarp;
+    const unsigned char* at = values + (16 * step + lane % 16) * L::pitch + 2 * first();
+    unsigned four[4];
     if constexpr (tiles == 1) {
-      static_assert(steps % 2 == 0, "two steps at a time");
-#pragma unroll
-      for (int i = 0; i < steps; i += 2) {
-        unsigned four[4];
-        load_matrix4_transposed(four, values + (16 * i + lane) * L::pitch + 2 * first());
-        b[i][0][0] = four[0], b[i][0][1] = four[1];
-        b[i + 1][0][0] = four[2], b[i + 1][0][1] = four[3];
-      }
+      load_matrix4_transposed(four, at);
+      b[0][0] = four[0], b[0][1] = four[1];
     } else {
-      const unsigned char* at = values + lane % 16 * L::pitch + 2 * (first() + lane / 16 * 8);
 #pragma unroll
-      for (int i = 0; i < steps; ++i)
-#pragma unroll
-        for (int j = 0; j + 1 < tiles; j += 2) {
-          unsigned four[4];
-          load_matrix4_transposed(four, at + 16 * i * L::pitch + 16 * j);
-          b[i][j][0] = four[0], b[i][j][1] = four[1];
-          b[i][j + 1][0] = four[2], b[i][j + 1][1] = four[3];
-        }
+      for (int j = 0; j + 1 < tiles; j += 2) {
+        load_matrix4_transposed(four, at + lane / 16 * 16 + 16 * j);
+        b[j][0] = four[0], b[j][1] = four[1];
+        b[j + 1][0] = four[2], b[j + 1][1] = four[3];
+      }
     }
   }
 
@@ -268,21 +281,19 @@ struct Weighted {
     }
   }
 
-  // Takes infinities and NaNs out of values; whether there were any in the warp's.
-  static __device__ bool take_out(unsigned (&b)[steps][tiles][2]) {
+  // Takes infinities and NaNs out of values; whether there were any.
+  static __device__ bool take_out(unsigned (&b)[tiles][2]) {
     bool found = false;
 #pragma unroll
-    for (int i = 0; i < steps; ++i)
+    for (int j = 0; j < tiles; ++j)
 #pragma unroll
-      for (int j = 0; j < tiles; ++j)
-#pragma unroll
-        for (int x = 0; x < 2; ++x) {
-          const bool low = Value::finite(static_cast<uint16_t>(b[i][j][x]));
-          const bool high = Value::finite(static_cast<uint16_t>(b[i][j][x] >> 16));
-          found = found || !low || !high;
-          b[i][j][x] &= (low ? 0xffffu : 0u) | (high ? 0xffff0000u : 0u);
-        }
-    return __any_sync(kAllLanes, found);
+      for (int x = 0; x < 2; ++x) {
+        const bool low = Value::finite(static_cast<uint16_t>(b[j][x]));
+        const bool high = Value::finite(static_cast<uint16_t>(b[j][x] >> 16));
+        found = found || !low || !high;
+        b[j][x] &= (low ? 0xffffu : 0u) | (high ? 0xffff0000u : 0u);
+      }
+    return found;
   }
 
   // Adds what was taken out to the vectors that see it.
@@ -313,30 +324,33 @@ struct Weighted {
   __device__ void add(const float* parts, const unsigned char* weights, const unsigned char* values,
                       const float* scales, const float* keep, bool mixed) {
     const int lane = threadIdx.x % kWarp;
-    unsigned b[steps][tiles][2];
-    load(values, b);
+    float c[T][tiles][4] = {};
     bool out = false;
-    if constexpr (!C::codes) out = mixed && take_out(b);
 #pragma unroll
-    for (int tile = 0; tile < T; ++tile) {
-      float c[tiles][4] = {};
+    for (int i = 0; i < steps; ++i) {
+      unsigned b[tiles][2];
+      load(values, i, b);
+      if (!C::codes && mixed) out = take_out(b) || out;
 #pragma unroll
-      for (int i = 0; i < steps; ++i) {
+      for (int tile = 0; tile < T; ++tile) {
         unsigned high[4], low[4];
         load_weights(parts, weights, scales, tile, i, high, low);
 #pragma unroll
-        for (int j = 0; j < tiles; ++j) Value::mma(c[j], high, b[i][j]);
+        for (int j = 0; j < tiles; ++j) Value::mma(c[tile][j], high, b[j]);
 #pragma unroll
-        for (int j = 0; j < tiles; ++j) Value::mma(c[j], low, b[i][j]);
+        for (int j = 0; j < tiles; ++j) Value::mma(c[tile][j], low, b[j]);
       }
+    }
+#pragma unroll
+    for (int tile = 0; tile < T; ++tile) {
       const float upper = keep[16 * tile + lane / 4], lower = keep[16 * tile + lane / 4 + 8];
 #pragma unroll
       for (int j = 0; j < tiles; ++j)
 #pragma unroll
         for (int x = 0; x < 4; ++x)
-          sum[tile][j][x] = fmaf(sum[tile][j][x], x < 2 ? upper : lower, c[j][x]);
+          sum[tile][j][x] = fmaf(sum[tile][j][x], x < 2 ? upper : lower, c[tile][j][x]);
     }
-    if (out) put_back(weights, values);
+    if (!C::codes && mixed && __any_sync(kAllLanes, out)) put_back(weights, values);
   }
 
   // to: results of vectors, `row` floats apart, of which `count` are there and have `size`

@@ -21,7 +21,7 @@ def attention(
     d: int = 64,
     heads: tuple[int, int] = (1, 2),
     of: str = "f16",
-    page: int = 32,
+    page: int = 64,
     pad: int = 0,
     q_size: float = 1.0,
     sinks: float = 0.0,
@@ -97,7 +97,7 @@ def rows(case: BoundCase, kind: str, tokens: int) -> list[bytes]:
 
 def test_a_prompt_has_the_same_bits_in_any_pass() -> None:
     """Whole, in chunks, and beside others."""
-    q, k, v = drawn(150, 6, 64), drawn(HELD * 32, 2, 64, seed=1), drawn(HELD * 32, 2, 64, seed=2)
+    q, k, v = drawn(150, 6, 64), drawn(HELD * 64, 2, 64, seed=1), drawn(HELD * 64, 2, 64, seed=2)
     pools = {"k": fixed(k, "f16"), "v": fixed(v, "f16")}
 
     def run(*seqs: tuple[int, int], q: np.ndarray, tokens: int) -> list[bytes]:
@@ -115,7 +115,7 @@ def test_a_prompt_has_the_same_bits_in_any_pass() -> None:
 @pytest.mark.parametrize("odd", [np.inf, np.nan])
 def test_infinite_values_reach_who_sees_them(kind: str, tokens: int, odd: float) -> None:
     """The value of the last token but one: others have the bits that they have without it."""
-    v = drawn(HELD * 32, 1, 64, seed=2)
+    v = drawn(HELD * 64, 1, 64, seed=2)
     q, last = fixed(drawn(tokens, 2, 64)), 40 + tokens - 2
 
     def run(v: np.ndarray) -> list[bytes]:
