@@ -1,9 +1,10 @@
 // attention of prompts over caches of halves or bf16.
 #include "attention_prompt.cuh"
+#include "prompt_exact.hpp"
 
 namespace {
 
-constexpr int64_t kFewestTokens = 64;
+constexpr int64_t kFewestTokens = riverrun::kPromptGrid;
 constexpr int kMostSize = 256;  // elements of a head
 
 template <int W, typename Number>
@@ -11,8 +12,8 @@ void run_sized(const Task& task, const rr_exec* exec) {
   const int64_t vectors = static_cast<int64_t>(task.tokens) * task.group;
   const int64_t apart = task.tokens * blocks_for(task.group, kTileRows);
   const int64_t dense = vectors / kTileRows + task.batch;
-  const dim3 grid(static_cast<unsigned>(apart < dense ? apart : dense),
-                  static_cast<unsigned>(task.kv_heads));
+  const dim3 grid(static_cast<unsigned>(task.kv_heads),
+                  static_cast<unsigned>(apart < dense ? apart : dense));
   allow_shared(prompt_kernel<W, Number>, PromptLayout<W>::bytes);
   RR_LAUNCH(exec, (prompt_kernel<W, Number>), grid, kStepThreads, PromptLayout<W>::bytes, task);
 }
@@ -42,6 +43,8 @@ int supports(const rr_node* node, char* why, size_t size) {
   if (in[5].shape[1] * attr_int(node, "page", 256) > INT32_MAX - kPromptKeys ||
       in[1].shape[0] > INT32_MAX)
     return refuse(why, size, "the block table and the pools may hold at most 2^31 positions");
+  if (in[0].shape[0] * in[0].shape[1] / in[1].shape[1] > kTileRows * int64_t{32768})
+    return refuse(why, size, "a pass may have at most four million queries of a key head");
   return 1;
 }
 
@@ -49,7 +52,7 @@ int supports(const rr_node* node, char* why, size_t size) {
 
 #define RR_ATTENTION_PROMPT(name, dtype, Number)                                          \
   RR_CUDA_KERNEL(                                                                         \
-      name, 0, "attention", "mma",                                                        \
+      name, riverrun::kPromptExact, "attention", "mma",                                   \
       "NMSE 1e-9: the same bits in any pass of a prompt, others than in passes of fewer " \
       "tokens",                                                                           \
       20, supports<dtype>, nullptr, run<Number>)

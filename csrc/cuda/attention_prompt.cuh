@@ -266,7 +266,7 @@ __noinline__ __device__ void clear_rows(const Task& task, int kv_head, int start
   clear_padding(task, kv_head, start, step, 0, task.v.size);
 }
 
-// Grid: tiles, key heads. Values come while keys are multiplied, the next keys while values are.
+// Grid: key heads, tiles. Values come while keys are multiplied, the next keys while values are.
 template <int W, typename Number>
 __global__ void __launch_bounds__(kStepThreads, 1)
     prompt_kernel(const __grid_constant__ Task task) {
@@ -275,11 +275,11 @@ __global__ void __launch_bounds__(kStepThreads, 1)
   __shared__ Row rows[kTileRows];
   __shared__ int at[2][kPromptKeys];
   unsigned char* shared = dynamic_shared();
-  TileAt tile = {0, 0, 0, static_cast<int>(blockIdx.y)};
+  TileAt tile = {0, 0, 0, static_cast<int>(blockIdx.x)};
   Place place;
   // The last tiles of a sequence see most: they begin first.
-  if (!find_tile(task, kTileRows, gridDim.x - 1 - blockIdx.x, place)) return;
-  clear_rows(task, tile.kv_head, blockIdx.x, gridDim.x);
+  if (!find_tile(task, kTileRows, gridDim.y - 1 - blockIdx.y, place)) return;
+  clear_rows(task, tile.kv_head, blockIdx.y, gridDim.y);
   if (place.count == 0) return;
   tile.b = place.b, tile.first = place.first, tile.count = place.count;
   const int token = task.offsets[tile.b] + tile.first / task.group;
