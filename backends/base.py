@@ -38,13 +38,15 @@ class Capabilities:
     on_host: states lie in host memory. runs_ahead: `BoundPlan.start` returns before a run is over.
     threads: processor threads it computes with, None where that is no choice. prompt_chunk: the
     most tokens of a prompt in one pass of kind "prefill". prompt_exact: kernels of that kind are
-    row-exact, so that a prompt gives the same bits however it is cut into passes."""
+    row-exact, so that a prompt gives the same bits however it is cut into passes. joins_prompts: a
+    pass over the prompts of several sequences takes less time than one for each of them."""
 
     on_host: bool = True
     runs_ahead: bool = False
     threads: int | None = None
     prompt_chunk: int = 512
     prompt_exact: bool = False
+    joins_prompts: bool = False
 
 
 Index = int | slice | tuple[int | slice, ...]
@@ -87,6 +89,11 @@ class Pools:
             return np.array(self.array(name)[at])
         out[...] = self.array(name)[at]
         return out
+
+    def read_all(self, at: Index, out: Mapping[str, np.ndarray]) -> None:
+        """The same part of several states, each into the array of its name."""
+        for name, array in out.items():
+            self.read(name, at, array)
 
     def write(self, name: str, at: Index, values: np.ndarray | int) -> None:
         """Set that part of a state."""
@@ -247,6 +254,12 @@ class Plan(ABC):
         self._calling = threading.Lock()
 
     memory: MemoryPlan
+    # Of a plan of kind "prefill": its values stay the same, bit for bit, with other sequences in
+    # the pass, and with passes that end elsewhere, at absolute multiples of so many positions; 0
+    # where they may not.
+    prompt_grid: int = 0
+    # The (op, isa) of the kernel of each node in order, where there are kernels.
+    chosen: Sequence[tuple[str, str]] = ()
 
     @abstractmethod
     def bind(self, weights: Any, pools: Pools) -> BoundPlan:
@@ -317,8 +330,8 @@ class Backend(ABC):
 
     name: str
     capabilities: Capabilities = Capabilities()
-    # Per kernel that it chooses from: op, isa, priority, row_exact, bound. Empty where ops are not
-    # made of kernels.
+    # Per kernel that it chooses from: op, isa, priority, row_exact, prompt_exact, bound. Empty
+    # where ops are not made of kernels.
     kernels: Sequence[Mapping[str, Any]] = ()
 
     @property

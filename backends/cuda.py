@@ -35,6 +35,7 @@ from .native import PLAIN, NativeBackend, NativePlan
 
 GRAPHS = "RIVERRUN_CUDA_GRAPHS"  # 0: launch every kernel anew in every run
 OVERLAP = "RIVERRUN_CUDA_OVERLAP"  # 0: a kernel begins when the one before it has ended
+PROMPT_CHUNK = 2048  # fewer tokens leave multiprocessors idle in a model's smaller products
 OLDEST = 8  # major compute capability: kernels use bf16 products and copies in the background
 _BUILD = (
     "install riverrun with its CUDA kernels: pip install . -C cmake.define.RIVERRUN_CUDA=ON, "
@@ -342,7 +343,11 @@ class CudaBackend(NativeBackend):
         self.overlap = os.environ.get(OVERLAP, "1") != "0"
         self.use(_cuda.KernelTable.all())
         self.capabilities = Capabilities(
-            on_host=False, runs_ahead=True, prompt_exact=self.row_exact
+            on_host=False,
+            runs_ahead=True,
+            prompt_chunk=PROMPT_CHUNK,
+            prompt_exact=self.row_exact,
+            joins_prompts=True,
         )
 
     def native_plan(self, steps: list[tuple[Any, ...]], n_buffers: int) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +16,8 @@ except ImportError:
 
 from ..graph import HostTensor, TensorSpec
 from ..graph.errors import BackendError
-from .base import SPARE, Index, KeptParts, Parts, Pools, Weights
+from .base import Index, KeptParts, Parts, Pools, Weights
+from .cuda_kept import KeptMemory, KeptPart
 from .native import PLAIN, packed
 
 ALIGN = 256
@@ -31,21 +32,13 @@ def cuda_errors() -> Iterator[None]:
         raise BackendError(f"cuda: {error}") from None
 
 
-class KeptPart(NamedTuple):
-    """A copy of a part of a state, of this shape: `nbytes` of device memory from `start` on."""
-
-    memory: Any
-    start: int
-    nbytes: int
-    shape: tuple[int, ...]
-
-
 class CudaPools(Pools):
     """States in device memory."""
 
     def __init__(self, specs: Mapping[str, TensorSpec], card: Any) -> None:
         self.specs, self.states, self.card = {}, {}, card
         self._scratch: dict[str, Any] = {}
+        self._kept = KeptMemory(card)
         self.add(specs)
 
     def add(self, specs: Mapping[str, TensorSpec]) -> None:
@@ -74,6 +67,16 @@ class CudaPools(Pools):
                 done += n
         return out
 
+    def read_all(self, at: Index, out: Mapping[str, np.ndarray]) -> None:
+        """The same part of several states, through pinned memory."""
+        pieces = [
+            (self.states[name], start, array.reshape(-1).view(np.uint8)[offset : offset + n])
+            for name, array in out.items()
+            for offset, start, n in _placed(self._spans(name, at)[1])
+        ]
+        with cuda_errors():
+            self._kept.read(pieces)
+
     def write(self, name: str, at: Index, values: np.ndarray | int) -> None:
         """Set a part of a state."""
         shape, spans = self._spans(name, at)
@@ -99,31 +102,25 @@ class CudaPools(Pools):
             for (start, n), (target, _) in zip(sources, targets, strict=True):
                 memory.copy(target, memory, start, n)
 
+    def kept_bytes(self, parts: Parts) -> int:
+        """What `keep` takes for these."""
+        each = (self._spans(name, at)[1] for name, places in parts.items() for at in places)
+        return sum(n for spans in each for _, n in spans)
+
     def keep(self, parts: Parts) -> KeptParts:
-        """Copies of parts of states; nothing passes through the host where the card has room."""
-        memory, done = self._spare(self.kept_bytes(parts)), 0
-        if memory is None:
-            return super().keep(parts)
+        """Copies of parts of states, made when the card comes to it; nobody waits for them."""
         kept: dict[str, list[KeptPart]] = {name: [] for name in parts}
         with cuda_errors():
+            lent, done = self._kept.lend(self.kept_bytes(parts)), 0
             for name, places in parts.items():
                 for at in places:
-                    begin, (shape, spans) = done, self._spans(name, at)
-                    for start, n in spans:
-                        memory.copy(done, self.states[name], start, n)
-                        done += n
-                    kept[name].append(KeptPart(memory, begin, done - begin, shape))
+                    shape, spans = self._spans(name, at)
+                    part = KeptPart(lent, done, sum(n for _, n in spans), shape)
+                    for offset, start, n in _placed(spans):
+                        part.copy_from(self.states[name], start, n, offset)
+                    done += part.nbytes
+                    kept[name].append(part)
         return kept
-
-    def _spare(self, size: int) -> Any:
-        """New memory of the card, None where it has too little."""
-        with cuda_errors():
-            if self.card.free_bytes < size + SPARE:
-                return None
-        try:
-            return _cuda.CardMemory(self.card, size)
-        except _cuda.CudaError:  # somebody else was quicker
-            return None
 
     def put_back(self, name: str, at: Index, kept: Any) -> None:
         """Set a part of a state to one that was kept, wherever that is."""
@@ -133,19 +130,16 @@ class CudaPools(Pools):
         shape, spans = self._spans(name, at)
         if sum(n for _, n in spans) != kept.nbytes:
             raise BackendError(f"state {name!r}: {kept.nbytes} bytes were kept, not {shape}")
-        done = kept.start
         with cuda_errors():
-            for start, n in spans:
-                self.states[name].copy(start, kept.memory, done, n)
-                done += n
+            for offset, start, n in _placed(spans):
+                kept.copy_to(self.states[name], start, n, offset)
 
     def to_host(self, name: str, kept: Any) -> Any:
-        """What was kept of a state, in host memory."""
+        """What was kept of a state, in host memory; what lies there stays."""
         if not isinstance(kept, KeptPart):
             return kept
-        raw = np.empty(kept.nbytes, np.uint8)
         with cuda_errors():
-            kept.memory.read(kept.start, raw)
+            raw = self._kept.raw(kept)
         return raw.view(self.specs[name].dtype.storage).reshape(kept.shape)
 
     def raw(self, name: str) -> np.ndarray:
@@ -178,11 +172,33 @@ class CudaPools(Pools):
         axes = len(at) if isinstance(at, tuple) else 1
         lead, rest = spec.storage_shape[:axes], spec.storage_shape[axes:]
         item = math.prod(rest) * spec.dtype.storage.itemsize
+        if (
+            isinstance(at, tuple)
+            and at
+            and all(_within(i, n) for i, n in zip(at, lead, strict=True))
+        ):
+            place = 0
+            for i, n in zip(at, lead, strict=True):
+                place = place * n + i  # type: ignore[operator]
+            return rest, [(place * item, item)]
         places = np.arange(math.prod(lead), dtype=np.int64).reshape(lead)[at]
         flat = places.reshape(-1)
         cuts = np.flatnonzero(np.diff(flat) != 1) + 1
         pieces = np.split(flat, cuts) if flat.size else []
         return (*places.shape, *rest), [(int(p[0]) * item, p.size * item) for p in pieces]
+
+
+def _placed(spans: list[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
+    """(offset in all of them, start, bytes) of each piece."""
+    offset = 0
+    for start, n in spans:
+        yield offset, start, n
+        offset += n
+
+
+def _within(i: int | slice, n: int) -> bool:
+    """Whether it is a place of n, counted from the first."""
+    return isinstance(i, int) and 0 <= i < n
 
 
 def _bytes_of(memory: Any) -> np.ndarray:

@@ -70,8 +70,9 @@ def _pieces(count: int, rows: int, nbytes: int) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Choice:
-    """What runs a node: the module's node, the kernel (its op, isa, priority, row_exact and bound;
-    None where none takes the node), the layout of each input, and else why kernels refused."""
+    """What runs a node: the module's node, the kernel (its op, isa, priority, row_exact,
+    prompt_exact and bound; None where none takes the node), the layout of each input, and else why
+    kernels refused."""
 
     node: Any
     kernel: Any
@@ -100,8 +101,17 @@ class NativePlan(Plan):
         steps = [self._step(n, chosen[n.id]) for n in nodes]
         for value in graph.outputs.values():
             self._locate(value, PLAIN)
+        self.chosen = [(c.kernel.op, c.kernel.isa) for c in self.choices]
+        self.prompt_grid = self._prompt_grid()
         self.native = backend.native_plan(steps, len(self.buffers))
         self._constants: Any = backend.load_weights(graph.data)
+
+    def _prompt_grid(self) -> int:
+        kernels = [choice.kernel for choice in self.choices]
+        if all(kernel.row_exact for kernel in kernels):
+            return 1
+        exact = all(kernel.prompt_exact for kernel in kernels)
+        return int(self.backend.module.prompt_grid) if exact else 0
 
     def source(self, weights: Any, name: str) -> Any:
         """Where a constant's data are: the given weights, or the graph itself."""

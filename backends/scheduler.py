@@ -121,6 +121,11 @@ class SplitPools(Pools):
         """A copy, in host memory, of a part of a state."""
         return self._of(name).read(name, at, out)
 
+    def read_all(self, at: Index, out: Mapping[str, np.ndarray]) -> None:
+        """The same part of several states."""
+        for i, pools in enumerate(self.parts):
+            pools.read_all(at, {n: array for n, array in out.items() if self.homes[n] == i})
+
     def write(self, name: str, at: Index, values: np.ndarray | int) -> None:
         """Set a part of a state."""
         self._of(name).write(name, at, values)
@@ -275,6 +280,7 @@ def _common(parts: Sequence[Capabilities]) -> Capabilities:
         threads=next((c.threads for c in parts if c.threads is not None), None),
         prompt_chunk=min(c.prompt_chunk for c in parts),
         prompt_exact=all(c.prompt_exact for c in parts),
+        joins_prompts=all(c.joins_prompts for c in parts),
     )
 
 

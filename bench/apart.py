@@ -1,6 +1,6 @@
 """Something that is measured in a process of its own, one test at a time.
 
-The process answers each line {"test", "n", "repetitions"} on standard input with a row of results,
+The process answers each line {"test", "repetitions"} on standard input with a row of results,
 after a line that says it is ready. A process apart keeps another engine's threads, log and aborts
 away from riverrun, and has instruction sets of its own."""
 
@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import IO, Any
 
 from ..graph.errors import BackendError
@@ -64,7 +65,7 @@ class Apart:
     def measure(self, test: Workload, repetitions: int) -> Row:
         """A row of results like those of `throughput.Bench.measure`."""
         assert self._process.stdin is not None
-        request = {"test": test.name, "n": test.n, "repetitions": repetitions}
+        request = {"test": asdict(test), "repetitions": repetitions}
         try:
             print(json.dumps(request), file=self._process.stdin, flush=True)
         except BrokenPipeError:
@@ -110,5 +111,5 @@ def answer(ready: object, measure: Callable[[Workload, int], Row]) -> None:
     print(json.dumps(ready), flush=True)
     for line in sys.stdin:
         request = json.loads(line)
-        row = measure(Workload(request["test"], request["n"]), request["repetitions"])
+        row = measure(Workload(**request["test"]), request["repetitions"])
         print(json.dumps(row), flush=True)

@@ -19,7 +19,7 @@ from .apart import Apart, Row
 from .levels import open_level
 from .measure import read_bandwidth
 from .peers import open_peer
-from .throughput import Bench, Workload
+from .throughput import Bench, Workload, session_context
 
 Report = dict[str, Any]
 
@@ -49,7 +49,7 @@ def run_report(
     well. "memory": the rate at which all threads read as many bytes, or what copies on a card move,
     and what decoding reads and reaches of it. Raises RequestError for a context that is too small,
     BackendError for a peer that does not run."""
-    context = n_ctx or max(test.context for test in tests)
+    context = n_ctx or session_context(tests)
     threads = model.backend.threads or 1
     with ExitStack() as opened:
         peers = _open_peers(opened, beside, model.source.path, context, threads)
@@ -90,7 +90,7 @@ def run_levels(
     Rows of "results" have "test", "n", "kind" and the rows of levels under "levels", by name, each
     with "ratio", its rate over the first one's; peers as in `run_report`, their ratios those of the
     first level. Raises BackendError for a level or a peer that does not run."""
-    context = n_ctx or max(test.context for test in tests)
+    context = n_ctx or session_context(tests)
     with ExitStack() as opened:
         running = {
             level: opened.enter_context(open_level(level, path, context, threads, load))
@@ -104,7 +104,8 @@ def run_levels(
             first = rows[levels[0]]
             for row in rows.values():
                 row["ratio"] = row["t_s_median"] / first["t_s_median"]
-            head = {"test": test.name, "n": test.n, "kind": test.kind, "levels": rows}
+            head = {"test": test.name, "n": test.n, "kind": test.kind, "label": test.label}
+            head["levels"] = rows
             results.append(head | _others(first, peers, test, repetitions))
     return {
         "model": path.name,
@@ -138,7 +139,9 @@ def _open_peers(
 def _others(
     ours: Row, peers: Mapping[str, Apart], test: Workload, repetitions: int
 ) -> dict[str, Any]:
-    """What peers add to a row."""
+    """What peers add to a row, of tests that they know."""
+    if test.by_engine:
+        return {}
     rows = {name: peer.measure(test, repetitions) for name, peer in peers.items()}
     if not rows:
         return {}
@@ -152,7 +155,7 @@ def _memory(weight_bytes: int, backend: Backend, results: list[dict[str, Any]]) 
     limit = backend.copy_rate() or read_bandwidth(backend.threads or 1, weight_bytes)
     memory: dict[str, Any] = {"read_gb_s": limit / 1e9, "weight_bytes_per_token": weight_bytes}
     for row in results:
-        if row["test"] == "decode":
+        if row["test"] == "decode" and not row["depth"]:
             reached = weight_bytes * row["t_s_median"]
             memory["decode_gb_s"] = reached / 1e9
             memory["decode_percent_of_read"] = 100 * reached / limit
@@ -169,7 +172,8 @@ def print_report(report: Report, console: Console) -> None:
         markup=False,
         highlight=False,
     )
-    console.print(_table(report, _of_level if levels else _of_model))
+    shown = _on_device if any("t_s_on_device" in row for row in report["results"]) else _of_model
+    console.print(_table(report, _of_level if levels else shown))
     if not levels:
         console.print("\n".join(_below(report)), markup=False, highlight=False)
 
@@ -183,6 +187,10 @@ def _below(report: Report) -> list[str]:
             f"decoding reads {memory['weight_bytes_per_token'] / 1e6:.1f} MB of weights a token: "
             f"{memory['decode_gb_s']:.1f} GB/s, {memory['decode_percent_of_read']:.0f} % of that"
         )
+    if any(row["kind"] == "ahead" for row in report["results"]):
+        lines.append(
+            "ahead: the device chooses each token, and the next pass is started before it is read"
+        )
     for row in report["results"]:
         if "decode_overhead_us" in row:
             lines.append(f"outside the plan {row['decode_overhead_us']:.0f} us a token")
@@ -193,6 +201,12 @@ def _of_model(row: Row) -> dict[str, str]:
     """The figures of a row by their column."""
     names = {"t/s": "t_s_median", "min": "t_s_min", "max": "t_s_max", "ms": "ms_median"}
     return {column: _figures(row[name]) for column, name in names.items()}
+
+
+def _on_device(row: Row) -> dict[str, str]:
+    """The same of a card, where passes are timed with their logits left there, too."""
+    found = row.get("t_s_on_device")
+    return {**_of_model(row), "logits stay": "" if found is None else _figures(found)}
 
 
 def _of_level(row: Row) -> dict[str, str]:
@@ -216,9 +230,9 @@ def _table(report: Report, figures: Callable[[Row], dict[str, str]]) -> Table:
     for row, shown in zip(report["results"], rows, strict=True):
         others = []
         for peer in report["peers"]:
-            one = row["peers"][peer]
-            others += [_figures(one["t_s_median"]), f"{one['ratio']:.2f}"]
-        table.add_row(f"{row['test']} {row['n']}", row["kind"], *shown.values(), *others)
+            one = row.get("peers", {}).get(peer)
+            others += [_figures(one["t_s_median"]), f"{one['ratio']:.2f}"] if one else ["", ""]
+        table.add_row(row["label"], row["kind"], *shown.values(), *others)
     return table
 
 

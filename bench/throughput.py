@@ -16,37 +16,73 @@ from ..engine import Model
 from ..engine.runner import Runner
 from ..engine.sequences import Sequences
 from ..models.step import StepShape
-from .measure import repeat
+from . import by_engine
+from .measure import Times, repeat
 
 MAX_STEP = 64
-PROMPT = 16
+PROMPT = by_engine.PROMPT
 
 
 @dataclass(frozen=True)
 class Workload:
     """One measurement. name: "pass" evaluates n tokens of an empty sequence; "decode" evaluates n
-    tokens, one at a time and greedily, after a prompt of 16."""
+    tokens, one at a time and greedily, after a prompt of 16 and, before that, `depth` tokens, with
+    attention memory of a type; "prompt" evaluates n tokens as an engine does for a request."""
 
     name: str
     n: int
+    depth: int = 0
+    cache_type: str = "f16"
 
     @property
     def kind(self) -> str:
         """Which plans it runs.
 
         "step" up to 64 tokens, with logits of every token, as a check of drafts needs them;
-        "prefill" beyond, in chunks of up to 512 tokens, with logits of the last."""
+        "prefill" beyond, in chunks of the backend's, with logits of the last."""
+        if self.name == "prompt":
+            return "prefill"
         return "prefill" if self.name == "pass" and self.n > MAX_STEP else "step"
+
+    @property
+    def by_engine(self) -> bool:
+        """Whether an engine runs it, in a session of its own, whatever the device."""
+        return self.name == "prompt" or self.depth > 0 or self.cache_type != "f16"
 
     @property
     def context(self) -> int:
         """Tokens that the sequence holds in the end."""
+        if self.by_engine and self.name == "decode":
+            return by_engine.decode_context(self.n, self.depth)
         return self.n + (PROMPT if self.name == "decode" else 0)
 
+    @property
+    def label(self) -> str:
+        """What tables call it."""
+        depth = f" at {self.depth}" if self.depth else ""
+        kind = f" {self.cache_type}" if self.cache_type != "f16" else ""
+        return f"{self.name} {self.n}{depth}{kind}"
 
-def make_tests(sizes: Sequence[int], decode: int) -> list[Workload]:
-    """Passes of the given sizes, then decoding of that many tokens unless it is 0."""
-    return [Workload("pass", n) for n in sizes] + ([Workload("decode", decode)] if decode else [])
+
+def make_tests(
+    sizes: Sequence[int],
+    decode: int,
+    depths: Sequence[int] = (),
+    cache_types: Sequence[str] = ("f16",),
+    prompts: Sequence[int] = (),
+) -> list[Workload]:
+    """Passes of the given sizes, prompts of the given lengths, then decoding of that many tokens
+    unless it is 0: behind nothing and at each depth, with each type of attention memory."""
+    tests = [Workload("pass", n) for n in sizes] + [Workload("prompt", n) for n in prompts]
+    if decode:
+        behind = [(depth, kind) for depth in (0, *depths) for kind in cache_types]
+        tests += [Workload("decode", decode, depth, kind) for depth, kind in behind]
+    return tests
+
+
+def session_context(tests: Sequence[Workload]) -> int:
+    """Tokens of the session that those share which have none of their own."""
+    return max((test.context for test in tests if not test.by_engine), default=PROMPT)
 
 
 def token_ids(n_vocab: int, n: int) -> list[int]:
@@ -98,9 +134,24 @@ class Bench:
 
     def measure(self, test: Workload, repetitions: int) -> dict[str, Any]:
         """A row of results: rates (t_s_*), their spread, and ms_median, the time of a pass; for
-        decoding that of one token, with decode_overhead_us, the part of it outside the plan."""
+        decoding that of one token, with decode_overhead_us, the part of it outside the plan, where
+        the host chooses tokens. On a device that runs ahead it decodes as engines do, of kind
+        "ahead", and passes with logits of all tokens have t_s_on_device, the rate of the pass when
+        these stay there."""
+        head = {"test": test.name, "n": test.n, "kind": test.kind, "label": test.label}
+        if test.name == "decode":
+            head |= {"depth": test.depth, "cache_type": test.cache_type}
+        ahead = self.model.backend.runs_ahead
+        if test.name == "prompt":
+            return head | by_engine.prompt(self.model, test, repetitions, self._ids(test.n))
+        if test.name == "decode" and (ahead or test.by_engine):
+            head["kind"] = "ahead" if ahead else test.kind
+            return head | by_engine.decode(self.model, test, repetitions, self._ids(PROMPT))
         run = self._decode if test.name == "decode" else self._pass
-        return {"test": test.name, "n": test.n, "kind": test.kind, **run(test, repetitions)}
+        return head | run(test, repetitions)
+
+    def _ids(self, n: int) -> list[int]:
+        return token_ids(self.model.tokenizer.n_vocab or self.model.n_vocab, n)
 
     def _pass(self, test: Workload, repetitions: int) -> dict[str, float]:
         tokens = self._tokens[: test.n]
@@ -113,7 +164,18 @@ class Bench:
 
         run = step if test.kind == "step" else prefill
         times = repeat(run, repetitions, self.session.clear)
-        return {**times.rates(test.n), "ms_median": 1e3 * times.median}
+        found = {**times.rates(test.n), "ms_median": 1e3 * times.median}
+        if self.model.backend.runs_ahead and test.kind == "step":
+            found["t_s_on_device"] = test.n / self._on_device(test.n, repetitions).median
+        return found
+
+    def _on_device(self, n: int, repetitions: int) -> Times:
+        """The plan of the last pass over n tokens once more, its results left on the device."""
+        last: Any = self.session.runner.step(n, 1, n).bound
+        bound = last.plan.bind(self.model.weights, self.session.pools, host_outputs=False)
+        for name, array in bound.inputs.items():
+            array[...] = last.inputs[name]
+        return repeat(bound.run, repetitions)
 
     def _decode(self, test: Workload, repetitions: int) -> dict[str, float]:
         overheads: list[float] = []

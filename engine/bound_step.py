@@ -8,14 +8,14 @@ import numpy as np
 
 from ..backends import BoundPlan
 from ..graph.errors import RequestError
-from .buckets import MAX_TOKENS
+from .buckets import MOST_PROMPT
 from .memory import HybridMemory, Part
 
 __all__ = ["BoundStep", "Items", "Part"]
 Items = Sequence[tuple[int, Sequence[int]]]
 # From so many sequences on, arrays are written faster as a whole than item by item.
 MANY = 4
-_COUNT = np.arange(MAX_TOKENS, dtype=np.int32)
+_COUNT = np.arange(MOST_PROMPT, dtype=np.int32)
 
 
 class BoundStep:
@@ -25,7 +25,7 @@ class BoundStep:
         self.bound, self.memory = bound, memory
         inputs = bound.inputs
         # A graph lacks inputs that it does not read.
-        unread = np.zeros(MAX_TOKENS + 1, np.int32)
+        unread = np.zeros(MOST_PROMPT + 1, np.int32)
         self.tokens = inputs.get("tokens", unread)
         self.positions = inputs.get("positions", unread)
         self.seq_offsets = inputs.get("seq_offsets", unread)

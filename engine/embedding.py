@@ -16,7 +16,6 @@ from ..models.step import PAGE
 from .buckets import MAX_TOKENS, sequence_bucket
 from .embedding_options import EmbeddingOptions
 from .items import checked_ids
-from .prompts import cuts, pass_kind
 from .session import Session
 from .session_plan import SessionPlan
 
@@ -147,9 +146,9 @@ def _alone(session: Session, ids: Sequence[int]) -> Iterator[np.ndarray]:
     """The passes of one text, cut like a prompt."""
     session.clear()
     at = 0
-    for n in cuts(0, len(ids), session.model.backend.capabilities.prompt_chunk):
-        part = ids[at : at + n]
-        found = session.evaluate([(0, part)], want="none", hidden=True, kind=pass_kind(n))
+    for n in session.sequences.cuts(0, len(ids)):
+        part, kind = ids[at : at + n], session.sequences.prompt_kind(n)
+        found = session.evaluate([(0, part)], want="none", hidden=True, kind=kind)
         assert found.hidden is not None
         yield found.hidden
         at += n

@@ -43,10 +43,10 @@ class Event(NamedTuple):
 class Engine:
     """Continues many texts at once: `submit` and `Request.cancel` from any thread, `step` by one.
 
-    A step is a chunk of one prompt, or a round of all requests that decode: a pass of those whose
+    A step is a pass over prompts, or a round of all requests that decode: a pass of those whose
     tokens the device chooses, and one of the others. The two take turns, so that decoding waits for
-    one chunk at most. A request that fails by its own doing ends alone. What a request gives
-    depends on itself alone, not on what else runs."""
+    one pass of up to 512 tokens of prompts at most. A request that fails by its own doing ends
+    alone. What a request gives depends on itself alone, not on what else runs."""
 
     def __init__(
         self,
@@ -247,17 +247,13 @@ class Engine:
         decoding = [r for r in self._roster.active if r.stage is Stage.DECODING]
         if prompts and (self._decoded or not decoding):
             self._decoded = False
-            chosen = self._prompting.choose(prompts)
-            self._run_prompt(chosen)
-            return [chosen, *(r for r in self._pausing.paused() if r is not chosen)]
+            chosen = self._prompting.choose(prompts, bool(decoding))
+            self._prompting.run(self._pausing.fit(chosen))
+            return [*chosen, *(r for r in self._pausing.paused() if r not in chosen)]
         if decoding:
             self._decoded = True
             self._decode(decoding)
         return [*decoding, *(r for r in self._pausing.paused() if r not in decoding)]
-
-    def _run_prompt(self, request: Request) -> None:
-        if self._pausing.fit({request: self._roster.prompts[request].size}):
-            self._prompting.run(request)
 
     def _decode(self, requests: Sequence[Request]) -> None:
         """A pass of those that the host chooses for, and one of the others."""

@@ -6,17 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
 from ..backends.base import KeptParts
 from ..models.memories import PAGE
+from .host_copies import HostCopy, Page
 from .items import common_length
 from .memory.pages import MOST_PARKED
 from .prompt_states import bytes_of
 from .prompts import WORTH_KEEPING
 from .session_memory import SessionMemory
 
-Page = Mapping[str, np.ndarray]
 # Of a text's states the newest go with it: one behind the last answer, one in front of it, from
 # which a prompt goes on that parts from the text there, and one before that.
 STATES = 3
@@ -45,11 +43,12 @@ class Found(NamedTuple):
 
 class HostTexts:
     """Texts of at most `limit` bytes in all, the one used last first; a page that several begin
-    with counts once, and is copied once."""
+    with counts once, and is copied once. copied_bytes: of all copies so far."""
 
     def __init__(self, storage: SessionMemory, limit: int) -> None:
         self._storage, self.limit = storage, limit
         self.texts: list[HostText] = []
+        self.copied_bytes = 0
 
     @property
     def nbytes(self) -> int:
@@ -73,17 +72,29 @@ class HostTexts:
         """It goes last."""
         self.texts = [text, *(t for t in self.texts if t is not text)]
 
-    def put(self, at: int, tokens: Sequence[int]) -> None:
-        """Copy a text, as far as prompts can go on from it, that a sequence or a place behind them
-        holds. What has been here longest without use goes where the limit asks for it."""
+    def begin(self, at: int, tokens: Sequence[int]) -> HostCopy | None:
+        """A copy of a text, as far as prompts can go on from it, that a sequence or a place behind
+        them holds while it is made; None where none is worth it."""
         states = dict(list(self._storage.prompt_states.before(at, len(tokens)))[:STATES])
         # What does not fit would be copied to be dropped again.
         if len(tokens) < WORTH_KEEPING or self._bytes(len(tokens), states) > self.limit:
-            return
+            return None
         commons = [(common_length(text.tokens, tokens), text) for text in self.texts]
-        pages = [self._page(at, i, len(tokens), commons) for i in range(-(-len(tokens) // PAGE))]
-        kept = {position: self._state(position, s, commons) for position, s in states.items()}
-        text = HostText(list(tokens), pages, kept)
+        return HostCopy(
+            tokens,
+            list(states),
+            -(-len(tokens) // PAGE),
+            lambda i: self._page(at, i, len(tokens), commons),
+            lambda position: self._state(position, states[position], commons),
+        )
+
+    def finish(self, copy: HostCopy) -> None:
+        """Take in a text that is copied. What has been here longest without use goes where the
+        limit asks for it."""
+        if copy.failed:
+            return
+        text = HostText(copy.tokens, copy.pages, copy.states)
+        commons = [(common_length(other.tokens, text.tokens), other) for other in self.texts]
         others = [t for common, t in commons if not self._adds_nothing(t, common, text)]
         self.texts = [text, *others][:MOST_PARKED]
         while self.nbytes > self.limit:
@@ -94,19 +105,27 @@ class HostTexts:
         pages = -(-length // PAGE) * self._storage.memory.page_bytes
         return pages + sum(map(bytes_of, states.values()))
 
-    def _page(self, at: int, i: int, length: int, commons: Commons) -> Page:
+    def _page(self, at: int, i: int, length: int, commons: Commons) -> tuple[Page, int]:
         """A page of the text at hand, copied unless a text that begins alike has it."""
         start, end = i * PAGE, (i + 1) * PAGE
         found = next((text.pages[i] for common, text in commons if common >= end), None)
         if found is not None:
-            return found
-        return self._storage.memory.read_page(at, i, min(PAGE, length - start))
+            return found, 0
+        page = self._storage.memory.read_page(at, i, min(PAGE, length - start))
+        return page, self._count(sum(array.nbytes for array in page.values()))
 
-    def _state(self, position: int, state: KeptParts, commons: Commons) -> KeptParts:
+    def _state(self, position: int, state: KeptParts, commons: Commons) -> tuple[KeptParts, int]:
         """A state of it, likewise."""
         same = (t.states[position] for n, t in commons if n >= position and position in t.states)
         found = next(same, None)
-        return self._storage.to_host(state) if found is None else found
+        if found is not None:
+            return found, 0
+        copied = self._storage.to_host(state)
+        return copied, self._count(bytes_of(copied))
+
+    def _count(self, size: int) -> int:
+        self.copied_bytes += size
+        return size
 
     def _reachable(self, text: HostText, common: int) -> int:
         """From how many of its leading `common` tokens a sequence can go on."""

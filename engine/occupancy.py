@@ -13,7 +13,8 @@ class Occupancy(NamedTuple):
     """sequences, active: sequences in all, and those that requests have; queued: requests that
     wait; pages, pages_free: pages of attention memory in all, and those that nobody has or only
     texts that nobody is at work on; state_bytes: of states kept along prompts; tokens_cached: of
-    texts that nobody is at work on; host_bytes: of texts in host memory."""
+    texts that nobody is at work on; host_bytes: of texts in host memory; host_copied: bytes that
+    were copied there so far."""
 
     sequences: int
     active: int
@@ -23,6 +24,7 @@ class Occupancy(NamedTuple):
     state_bytes: int
     tokens_cached: int
     host_bytes: int
+    host_copied: int
 
 
 def occupancy(sequences: Sequences, parked: Parked, idle: Sequence[int], queued: int) -> Occupancy:
@@ -38,4 +40,5 @@ def occupancy(sequences: Sequences, parked: Parked, idle: Sequence[int], queued:
         state_bytes=storage.prompt_states.nbytes,
         tokens_cached=parked.n_tokens + sum(storage.memory.length(seq) for seq in idle),
         host_bytes=parked.host.nbytes,
+        host_copied=parked.host.copied_bytes,
     )

@@ -17,11 +17,11 @@ from ..backends.registry import canonical, names_of
 from ..graph import TensorSpec
 from ..graph.errors import BackendError, RequestError
 from ..models import ModelFile
-from ..models.memories import MemorySpec
+from ..models.memories import MemorySpec, RecurrentSpec
 from ..models.step import DRAFT_HEAD, Capacity
 from .moved import PROCESSOR, Overrides, check_overrides, moved_weights, places_line
 from .session_options import SessionOptions
-from .session_plan import session_capacity
+from .session_plan import KEPT_STATES, session_capacity
 
 AUTO = "auto"
 EMBEDDING = "token_embd.weight"
@@ -266,14 +266,17 @@ def fits(sizes: Sequence[int], room: Sequence[int], counts: Sequence[int]) -> bo
 
 
 def state_bytes(source: ModelFile, asked: Offload) -> dict[str, int]:
-    """Bytes of each state of one sequence, by name, those of further programs included."""
+    """Bytes of each state of one sequence, by name, with those of what is kept of it along prompts
+    by default; those of further programs included."""
     # Where all layers are on a card, a session goes back by a token unless it is told otherwise.
     options = SessionOptions(asked.n_ctx, n_rs_seq=max(1, asked.n_rs_seq))
-    return {
-        name: state.nbytes
-        for spec, capacity in _memories(source, options)
-        for name, state in spec.states(capacity).items()
-    }
+    found: dict[str, int] = {}
+    for spec, capacity in _memories(source, options):
+        found |= {name: state.nbytes for name, state in spec.states(capacity).items()}
+        if isinstance(spec, RecurrentSpec):
+            for name, state in spec.live(capacity).items():
+                found[name] += KEPT_STATES * 4 * state.shape[-1]
+    return found
 
 
 def _memories(source: ModelFile, options: SessionOptions) -> Iterator[tuple[MemorySpec, Capacity]]:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from .host_copies import HostCopy
 from .host_texts import Found, HostTexts
 from .items import common_length
 from .memory.pages import MOST_PARKED
@@ -19,13 +20,19 @@ from .prompts import WORTH_KEEPING
 from .sequences import Sequences
 from .session_memory import Reuse
 
+# Of texts that have to go while others wait: bytes that a step copies to host memory, a few pages
+# of the largest models, or a state.
+STEP_BYTES = 48 << 20
+
 
 @dataclass(slots=True, eq=False)
 class Text:
-    """A parked text and its place behind the sequences."""
+    """A parked text and its place behind the sequences; copy: its copy in host memory, as far as
+    that has come."""
 
     place: int
     tokens: list[int]
+    copy: HostCopy | None = None
 
 
 class Source(NamedTuple):
@@ -46,6 +53,13 @@ class Parked:
         self._able = sequences.memory.shares
         limit = sequences.plan.options.host_cache_bytes if self._able else 0
         self.host = HostTexts(sequences.storage, limit)
+        self._allowed = STEP_BYTES
+        # Whether the copy of a text that is to go was put off to the next step.
+        self.copying = False
+
+    def begin_step(self) -> None:
+        """As much as a step may may be copied again."""
+        self._allowed, self.copying = STEP_BYTES, False
 
     @property
     def places(self) -> list[int]:
@@ -150,24 +164,40 @@ class Parked:
         sequences.storage.prompt_states.share(seq, place, len(tokens))
         self._order([Text(place, tokens), *self.texts])
 
-    def drop(self, but: Collection[int] = ()) -> bool:
-        """Give up the text used longest ago, none in these places; whether there was any."""
+    def drop(self, but: Collection[int] = (), bounded: bool = False) -> bool:
+        """Give up the text used longest ago, none in these places, once it is in host memory as far
+        as there is some for it. Whether one was given up.
+
+        bounded: others wait, so that no more is copied in a step than some pages."""
         text = next((t for t in reversed(self.texts) if t.place not in but), None)
-        if text is not None:
-            self._copy(text.place, text.tokens)
+        if text is None:
+            return False
+        self.copying = not self._copied(text, bounded)
+        if not self.copying:
             self.forget(text)
-        return text is not None
+        return not self.copying
 
-    def to_host(self, seq: int) -> None:
-        """Copy the text of a sequence whose pages are needed to host memory."""
-        sequences = self.sequences
-        if self.host.limit and not sequences.is_lost(seq) and not sequences.memory.pending(seq):
-            sequences.storage.remember(seq)
-            self._copy(seq, sequences.tokens(seq)[: sequences.evaluated(seq)])
+    def _copied(self, text: Text, bounded: bool) -> bool:
+        """Copy a text to host memory, or go on with it; whether no more is to be copied."""
+        if not self.host.limit:
+            return True
+        if text.copy is None:
+            useful = self._useful(text.place, len(text.tokens))
+            text.copy = self.host.begin(text.place, text.tokens[:useful])
+        if text.copy is None:
+            return True
+        self._allowed -= text.copy.advance(self._allowed if bounded else None)
+        if text.copy.done:
+            self.host.finish(text.copy)
+        return text.copy.done
 
-    def _copy(self, at: int, tokens: list[int]) -> None:
-        """To host memory, as far as prompts can go on from there."""
-        self.host.put(at, tokens[: self._useful(at, len(tokens))])
+    def give_up(self, seq: int) -> None:
+        """Clear a sequence whose pages are needed; with host memory its text is parked, to go there
+        when its turn comes."""
+        if self.host.limit:
+            self.empty(seq)
+        else:
+            self.sequences.clear(seq)
 
     def forget(self, text: Text) -> None:
         """Give back what a text holds."""

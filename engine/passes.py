@@ -12,6 +12,7 @@ from .bound_step import BoundStep, Items, Part
 from .buckets import MAX_TOKENS
 from .items import checked_ids, checked_integer
 from .memory import Reservation
+from .prompts import prompt_grid
 from .rows import Pass, take_rows, wanted_rows
 from .runner import Runner
 from .session_memory import SessionMemory
@@ -39,7 +40,7 @@ class Passes:
         model.source.check_unchanged()
         self.model, self.plan = model, plan
         self.n_ctx, self.n_seqs = plan.n_ctx, plan.options.n_seqs
-        self.storage = SessionMemory(plan, model.backend)
+        self.storage = SessionMemory(plan, model.backend, prompt_grid(model, plan))
         self.pools, self.memory = self.storage.pools, self.storage.memory
         self.runner = runner(model, plan, self.storage)
         self._tokens: list[list[int]] = [[] for _ in range(self.n_seqs)]
@@ -62,8 +63,9 @@ class Passes:
         want: "last" gives logits of each sequence's last token, in the order of items; "all" of
         every token; "none" none. extra: inputs of the program, a row for each token; candidates:
         more than 1 for shortlists of so many. Raises RequestError, before anything changes, for ids
-        outside the vocabulary, a full context, or more than 512 tokens."""
-        items = self._checked(items, want)
+        outside the vocabulary, a full context, or more tokens than a pass takes: 512, of kind
+        "prefill" the plan's `chunk`."""
+        items = self._checked(items, want, self._most(kind))
         sure = [len(ids) for _, ids in items]
         for seq, _ in items:
             self.require_none_pending(seq)
@@ -82,7 +84,7 @@ class Passes:
 
         sure: how many leading tokens of each item will certainly stay, by default none; that
         spares what forgetting them would cost. Raises what `evaluate` raises."""
-        items = self._checked(items, want)
+        items = self._checked(items, want, MAX_TOKENS)
         sure = [0] * len(items) if sure is None else sure
         self._check_sure(items, sure)
         for seq, _ in items:
@@ -143,7 +145,7 @@ class Passes:
         candidates: int = 1,
     ) -> Pass:
         total = sum(len(ids) for _, ids in items)
-        again = self._run_again(items, total)
+        again = self._run_again(items, total, self._most(kind))
         parts = [self._part(seq, tokens, n) for (seq, tokens), n in zip(items, again, strict=True)]
         batch = [
             Reservation(seq, len(tokens), n_sure, n)
@@ -221,10 +223,14 @@ class Passes:
         first = len(old) - again
         return Part(seq, [*old[first:], *tokens] if again else tokens, again, first)
 
-    def _run_again(self, items: Items, total: int) -> list[int]:
+    def _most(self, kind: str) -> int:
+        """Tokens of a pass."""
+        return self.plan.chunk if kind == "prefill" else MAX_TOKENS
+
+    def _run_again(self, items: Items, total: int, most: int) -> list[int]:
         """How many committed tokens each item takes in front; more than a few run here."""
         again = [self.memory.rerun(seq) for seq, _ in items]
-        if total + sum(again) > MAX_TOKENS or max(again) > MOST_AGAIN:
+        if total + sum(again) > most or max(again) > MOST_AGAIN:
             for seq, _ in items:
                 self.catch_up(seq)
             return [0] * len(items)
@@ -239,7 +245,7 @@ class Passes:
             part = Part(seq, part.tokens[:n], n, part.first)
             self._run(self.runner.step(n, 1, 0), [part], [Reservation(seq, 0, 0, n)], n)
 
-    def _checked(self, items: Items, want: str) -> Items:
+    def _checked(self, items: Items, want: str, most: int) -> Items:
         if want not in WANTS:
             raise RequestError(f"want should be one of {', '.join(WANTS)}, got {want!r}")
         n_vocab = self.model.n_vocab
@@ -252,8 +258,8 @@ class Passes:
             if not ids:
                 raise RequestError(f"sequence {seq} has no tokens to evaluate")
             total += len(ids)
-        if not 1 <= total <= MAX_TOKENS:
-            raise RequestError(f"a pass takes 1 to {MAX_TOKENS} tokens, got {total}")
+        if not 1 <= total <= most:
+            raise RequestError(f"a pass takes 1 to {most} tokens, got {total}")
         return checked
 
     def _check_sure(self, items: Items, sure: Sequence[int]) -> None:

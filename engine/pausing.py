@@ -46,7 +46,11 @@ class Pausing:
         if few and self.sequences.memory.surely_fits(len(wants)):
             return list(wants)
         while self._lacks(self._wants):
-            if self._drop() or self._end_some():
+            if self._drop() or (not self._parked.copying and self._end_some()):
+                continue
+            if self._parked.copying:
+                if self._put_off():
+                    break
                 continue
             active = self._roster.active
             if len(active) == 1:
@@ -55,6 +59,22 @@ class Pausing:
             self._pause(youngest)
             self._wants.pop(youngest, None)
         return list(self._wants)
+
+    def _put_off(self) -> bool:
+        """While pages are on their way to host memory: leave the pass to requests that have room,
+        the oldest first; where there is none of those, and nobody else is to go on meanwhile, copy
+        all of it. Whether the pass is settled."""
+        wants = sorted(self._wants.items(), key=lambda found: found[0].number)
+        self._wants = {}
+        for request, n in wants:
+            if not self._lacks({**self._wants, request: n}):
+                self._wants[request] = n
+        decoding = [r for r in self._roster.active if r.stage is Stage.DECODING]
+        if self._wants or any(r not in dict(wants) for r in decoding):
+            return True
+        self._wants = dict(wants)
+        self._parked.drop()
+        return False
 
     def fits_drafts(self, wants: Mapping[Request, int]) -> bool:
         """Whether there are pages for so many tokens of some requests beside what `fit` made room
@@ -67,6 +87,7 @@ class Pausing:
 
     def admit(self, begin: Callable[[Request], None]) -> None:
         """Give free sequences to those that wait longest, and let them begin."""
+        self._parked.begin_step()
         while self._queue:
             request = self._queue[0]
             if request.result is None:
@@ -100,6 +121,8 @@ class Pausing:
         while memory.growing(lengths, more):
             if self._drop(seq, source.at):
                 continue
+            if self._parked.copying:
+                return None
             if roster.active:
                 self._waits = request, roster.n_left
                 return None
@@ -122,7 +145,7 @@ class Pausing:
     def make_room(self, lengths: Mapping[int, int]) -> None:
         """Forget texts that nobody is at work on until idle sequences may grow to these lengths, as
         far as that helps."""
-        while self.sequences.memory.growing(lengths) and self._drop(*lengths):
+        while self.sequences.memory.growing(lengths) and self._drop(*lengths, bounded=False):
             pass
 
     def paused(self) -> list[Request]:
@@ -139,15 +162,17 @@ class Pausing:
         ]
         return sequences.memory.lacking(batch)
 
-    def _drop(self, *but: int) -> bool:
+    def _drop(self, *but: int, bounded: bool = True) -> bool:
         """Forget a text that nobody is at work on, the one unused for longest, and none of these;
-        whether there was one."""
-        if self._parked.drop(but):
+        whether there was one. bounded: what decodes waits for a part of its copy only."""
+        waits = any(request.stage is Stage.DECODING for request in self._roster.active)
+        if self._parked.drop(but, bounded and waits):
             return True
+        if self._parked.copying:
+            return False
         for seq in self._roster.free:
             if seq not in but and self.sequences.holds(seq):
-                self._parked.to_host(seq)
-                self.sequences.clear(seq)
+                self._parked.give_up(seq)
                 return True
         return False
 
@@ -165,7 +190,7 @@ class Pausing:
         """Until `changing` is over, an exception leaves a request that is lost, and no other."""
         request.changing = True
         self._queue.appendleft(request)
-        self._parked.to_host(request.seq)
+        self._parked.give_up(request.seq)
         self._roster.pause(request)
         self._ahead.leave(request)
         request.changing = False

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
+from ..graph.errors import RiverrunError
 from .ahead import Ahead
+from .buckets import MAX_TOKENS
 from .drafting import Drafting, Opener
 from .parked import Parked
 from .prompts import Prompt
 from .request import Request, Stage
 from .roster import Roster
 from .rounds import Rounds
+from .rows import Pass
 from .sequences import Sequences
 
 
@@ -63,36 +67,86 @@ class Prompting:
         sequences.prepare(len(work.tokens), seq, hidden)
         request.began_prompt(kept, note)
 
-    def choose(self, requests: Sequence[Request]) -> Request:
-        """Whose prompt gets the next pass: the one with the fewest passes left, so that short ones
-        do not wait for long ones. Each pass that another has got counts as one less, so that those
-        who come later do not keep a long one waiting for more passes than it has left."""
-        works = [(self._roster.prompts[request], request) for request in requests]
-        work, chosen = min(works, key=lambda found: (found[0].urgency, found[1].number))
-        for other, _ in works:
-            other.waited += 1
-        work.waited = 0
+    def choose(self, requests: Sequence[Request], decoding: bool = False) -> dict[Request, int]:
+        """Whose prompts get the next pass, and how many tokens of each: first the one with the
+        fewest passes left, so that short ones do not wait for long ones. Each pass that others have
+        got counts as one less, so that those who come later do not keep a long one waiting for more
+        passes than it has left. Others go along as far as a pass holds them and is the faster for
+        it. decoding: requests that decode wait for the pass, which is a short one then."""
+        works = {request: self._roster.prompts[request] for request in requests}
+        most = self.sequences.storage.chunk
+        if decoding:
+            most = min(most, MAX_TOKENS)
+        for work in works.values():
+            work.most = most
+        first, *others = sorted(requests, key=lambda r: (works[r].urgency, r.number))
+        chosen = {first: works[first].size}
+        if self.sequences.storage.joins_prompts and works[first].part:
+            kind = works[first].kind
+            for request in others:
+                work = works[request]
+                fits = sum(chosen.values()) + work.size <= most
+                if fits and work.part and (work.kind, work.hidden) == (kind, works[first].hidden):
+                    chosen[request] = work.size
+        for request, work in works.items():
+            work.waited = 0 if request in chosen else work.waited + 1
         return chosen
 
-    def run(self, request: Request) -> None:
-        """A pass of its prompt, and after the last one its first token."""
-        work = self._roster.prompts[request]
+    def run(self, requests: Sequence[Request]) -> None:
+        """A pass of their prompts, and after the last one their first tokens. Where a pass of
+        several fails, each runs alone, so that only those fail that cannot go on."""
         self._ahead.disturb()
+        if len(requests) < 2 or not self._run_together(requests):
+            for request in requests:
+                self._guarded(request, partial(self._pass, request, self._roster.prompts[request]))
+        for request in requests:
+            if request.ending:
+                self._roster.end(request)
+
+    def _guarded(self, request: Request, change: Callable[[], None]) -> None:
+        """What changes a request, which fails with it."""
         # Tokens that were chosen before a pause agree with any part of their text.
-        request.changing = work.last and not request.tokens
+        request.changing = self._roster.prompts[request].last and not request.tokens
         try:
-            self._pass(request, work)
+            change()
         except Exception as error:
             request.fail(error)
         request.changing = False
-        if request.ending:
-            self._roster.end(request)
+
+    def _run_together(self, requests: Sequence[Request]) -> bool:
+        """One pass for all; False, with all as they were, where it fails."""
+        works = [self._roster.prompts[request] for request in requests]
+        parts = [work.part for work in works]
+        items = [(work.seq, part) for work, part in zip(works, parts, strict=True)]
+        kind, hidden = works[0].kind, works[0].hidden
+        for request, work in zip(requests, works, strict=True):
+            request.changing = work.last and not request.tokens
+        try:
+            found = self.sequences.evaluate(items, hidden=hidden, kind=kind)
+        except RiverrunError:
+            return False
+        at = 0
+        for i, (request, part) in enumerate(zip(requests, parts, strict=True)):
+            rows = None if found.hidden is None else found.hidden[at : at + len(part)]
+            mine, at = Pass(found.logits[i : i + 1], rows), at + len(part)
+            self._guarded(request, partial(self._passed, request, part, mine))
+        return True
 
     def _pass(self, request: Request, work: Prompt) -> None:
         if request.tokens and work.done:
             request.resume()  # a step was interrupted behind the last pass
             return
         part, found = work.step()
+        self._evaluated(request, work, part, found)
+
+    def _passed(self, request: Request, part: Sequence[int], found: Pass) -> None:
+        """Behind a pass of several."""
+        work = self._roster.prompts[request]
+        work.keep()
+        self._evaluated(request, work, part, found)
+
+    def _evaluated(self, request: Request, work: Prompt, part: Sequence[int], found: Pass) -> None:
+        """Behind a pass over a part of its prompt."""
         if request.drafting is not None:
             request.drafting.watch(request.seq, part, found.hidden)
         if not work.done:

@@ -8,11 +8,15 @@ from ..backends import BoundPlan
 from ..models.step import StepShape
 from .bound_step import BoundStep
 from .buckets import MAX_TOKENS, TOKENS, sequence_bucket, token_bucket
+from .prompts import LEAST_ROWS
 from .session_memory import SessionMemory
 from .session_plan import SessionPlan
 
 if TYPE_CHECKING:
     from .model import Model
+
+# Rows of a pass over several prompts at least.
+JOINED_ROWS = 128
 
 
 class Runner:
@@ -40,14 +44,25 @@ class Runner:
         key = (total, n_items, wanted, hidden, kind, candidates)
         step = self._steps.get(key)
         if step is None:
-            n, b = token_bucket(total), sequence_bucket(n_items, self.plan.options.n_seqs)
-            out = n if wanted == total else wanted and min(n, token_bucket(max(wanted, b)))
+            n, b = self._bucket(total, n_items, kind)
+            every = wanted == total and n == token_bucket(total)
+            out = n if every else wanted and min(n, token_bucket(max(wanted, b)))
             # A graph has an output, and without logits that is the hidden rows.
             head = self.plan.options.draft_head
             shape = StepShape(n, b, out, hidden or not out, head, candidates)
             bound = self._bind_once(shape, kind, self.plan.options.program)
             step = self._steps[key] = self._storage.step(bound)
         return step
+
+    def _bucket(self, total: int, n_items: int, kind: str) -> tuple[int, int]:
+        """Rows and sequences that a plan for these is compiled for."""
+        n, n_seqs = token_bucket(total), self.plan.options.n_seqs
+        if kind != "prefill":
+            return n, sequence_bucket(n_items, n_seqs)
+        if self._storage.cuts_freely and self._storage.grid is not None:
+            n = max(n, LEAST_ROWS)
+        # Few plans for many prompts at once: numbers of both would multiply.
+        return (n, 1) if n_items == 1 else (max(n, min(JOINED_ROWS, self._storage.chunk)), n_seqs)
 
     def fold_step(self) -> BoundStep:
         """The pass without tokens that completes what replay logs hold."""

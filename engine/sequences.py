@@ -203,14 +203,23 @@ class Sequences(Passes):
 
     def cuts(self, seq: int, n: int) -> list[int]:
         """Sizes of the passes of a prompt of n tokens behind what the sequence holds."""
-        chunk = self.model.backend.capabilities.prompt_chunk
-        return list(cuts(self.length(seq), n, chunk, self.storage.remembers_last(LAST)))
+        storage = self.storage
+        grid = (storage.grid or 1) if storage.cuts_freely else 1
+        early = storage.remembers_last(LAST)
+        return list(cuts(self.length(seq), n, storage.chunk, early, grid))
+
+    def prompt_kind(self, n: int) -> str:
+        """The kind of plan that a pass over n tokens of a prompt runs: where cuts are free at
+        multiples of a grid, one token alone runs what it would among others."""
+        alike = self.storage.cuts_freely and self.storage.grid is not None
+        return "prefill" if alike else pass_kind(n)
 
     def prefill(self, tokens: Sequence[int], seq: int = 0) -> np.ndarray:
         """Evaluate a prompt in chunks; logits f32 [n_vocab] of its last token.
 
-        Chunks end at absolute multiples of 512 positions, so that a prompt continued from a
-        prefix is cut like a whole one. Raises RequestError when the context is too small."""
+        Chunks end at absolute multiples of `chunk` positions (SessionMemory), so that a prompt that
+        is continued from a prefix is cut like a whole one. Raises RequestError when the context is
+        too small."""
         prompt = Prompt(self, self._usable(seq), tokens)
         found = None
         while not prompt.done:
@@ -262,7 +271,7 @@ class Sequences(Passes):
     def prepare(self, n_tokens: int, seq: int = 0, hidden: bool = False) -> None:
         """Compile what a prompt of n_tokens will run, so that its time is that of evaluation."""
         for n in set(self.cuts(seq, n_tokens)):
-            self.runner.step(n, 1, 1, hidden, pass_kind(n))
+            self.runner.step(n, 1, 1, hidden, self.prompt_kind(n))
 
     def prepare_steps(self, most: int, hidden: bool = False) -> None:
         """Compile what passes of up to `most` tokens of one sequence will run."""

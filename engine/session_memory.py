@@ -15,6 +15,7 @@ from .buckets import MAX_TOKENS
 from .memory import HybridMemory
 from .memory.pages import MOST_PARKED
 from .prompt_states import PromptStates, planned
+from .prompts import LAST
 from .saved import pack, unpack
 from .session_plan import SessionPlan, mib
 
@@ -34,11 +35,18 @@ class SessionMemory:
     """What a plan asks for. memory: has a part for each memory that the program declares.
 
     grid: a prompt that is continued gives what a cold one gives from multiples of it on, so states
-    are kept only there; None for any position."""
+    are kept only there; None for any position. cuts_freely: passes of prompts may end at any
+    multiple of it, and hold several prompts, and give the same. chunk: tokens of a prompt in one
+    pass at most; where cuts are not free, requests that decode wait for whole chunks, which are
+    short ones then."""
 
-    def __init__(self, plan: SessionPlan, backend: Backend) -> None:
-        able = backend.capabilities
-        self.plan, self.grid = plan, None if able.prompt_exact else able.prompt_chunk
+    def __init__(self, plan: SessionPlan, backend: Backend, prompt_grid: int = 0) -> None:
+        """prompt_grid: `Plan.prompt_grid` of its prompts."""
+        self.plan, self.cuts_freely = plan, prompt_grid > 0
+        joins = backend.capabilities.joins_prompts and plan.options.n_seqs > 1
+        self.joins_prompts = joins and self.cuts_freely  # whether passes over prompts hold several
+        self.chunk = plan.chunk if prompt_grid else min(plan.chunk, MAX_TOKENS)
+        self.grid = None if prompt_grid == 1 else prompt_grid or self.chunk
         self.pools = _allocate(plan, backend)
         _check_size(plan, self.pools.nbytes)
         self.memory = HybridMemory([x.make(self.pools, plan.capacity) for x in plan.layouts])
@@ -54,10 +62,10 @@ class SessionMemory:
         return self.memory.reach is not None and self.prompt_states.limit > 0
 
     def remembers_last(self, back: int) -> bool:
-        """Whether a prompt's evaluation should stop `back` tokens before its end, off the grid, to
-        keep a state there: where a prompt that only ends differently would not reach it else."""
+        """Whether a prompt's evaluation should stop some `back` tokens before its end, to keep a
+        state there: where a prompt that only ends differently would not reach it else."""
         reach = self.memory.reach
-        return self.remembers and self.grid is None and reach is not None and reach < back
+        return self.remembers and self.cuts_freely and reach is not None and reach < back
 
     @property
     def reruns(self) -> bool:
@@ -104,11 +112,13 @@ class SessionMemory:
             self.prompt_states.add(seq, length, self.pools.keep(parts))
 
     def _worth_keeping(self, seq: int, length: int, end: int | None) -> bool:
-        if length % (self.grid or MAX_TOKENS):
-            return self.grid is None
+        grid = self.grid or 1
+        if length % grid:
+            return False
+        if end is None or (self.cuts_freely and end - length < LAST + grid):
+            return True
         room = self.prompt_states.room(seq, self.plan.bytes.kept)
-        tail = self.grid is None and self.memory.reach == 0
-        return end is None or length in planned(end, room - tail, self.grid or MAX_TOKENS)
+        return length in planned(end, room - self.remembers_last(LAST), self.chunk)
 
     def reuse(self, seq: int, common: int) -> Reuse:
         """Go back to at most `common` tokens, as near as the memory can, with nothing pending."""

@@ -13,7 +13,7 @@ from ..graph.errors import DTypeError, GraphError, RequestError, Unsupported
 from ..models.architecture import Architecture
 from ..models.memories import PAGE, Capacity, MemorySpec, Program
 from ..models.step import StepShape
-from .buckets import MAX_TOKENS
+from .buckets import MAX_TOKENS, MOST_PROMPT
 from .memory import Demand, Layout, MemoryBytes, RecurrentMemory, layouts
 from .session_options import SessionOptions, cache_type
 from .sizes import mib
@@ -28,7 +28,8 @@ KEPT_BYTES, KEPT_STATES = 256 << 20, 2
 
 @dataclass(frozen=True)
 class SessionPlan:
-    """A session before it is made: what it was asked for and what that takes."""
+    """A session before it is made: what it was asked for and what that takes. chunk: tokens of a
+    prompt in one pass at most."""
 
     options: SessionOptions
     n_ctx: int
@@ -37,6 +38,7 @@ class SessionPlan:
     layouts: tuple[Layout, ...]
     states: Mapping[str, TensorSpec]
     bytes: MemoryBytes
+    chunk: int = MAX_TOKENS
     why: str = ""
 
     @property
@@ -82,8 +84,9 @@ def plan_session(model: Model, options: SessionOptions) -> SessionPlan:
         known = ", ".join(model.source.arch.programs())
         raise RequestError(f"program should be one of {known}, got {options.program!r}")
     n_ctx = check_context(options.n_ctx, model.n_ctx_train)
-    on_host = model.backend.capabilities.on_host
-    choices = _choices(model.source.arch, program, options, n_ctx, on_host)
+    able = model.backend.capabilities
+    chunk = min(able.prompt_chunk, MOST_PROMPT)
+    choices = _choices(model.source.arch, program, options, n_ctx, able.on_host, chunk)
     refused: Unsupported | None = None
     for choice in _in_order(choices, options.budget):
         try:
@@ -101,6 +104,7 @@ def plan_session(model: Model, options: SessionOptions) -> SessionPlan:
             choice.layouts,
             states,
             choice.nbytes,
+            chunk,
             why,
         )
     assert refused is not None
@@ -111,14 +115,14 @@ def session_bytes(arch: Architecture, options: SessionOptions) -> tuple[int, Mem
     """Tokens of the longest sequence, and what a session would take, its states in host memory, of
     a model that is not loaded. Raises and warns as `plan_session` does."""
     n_ctx = check_context(options.n_ctx, arch.hp.n_ctx_train)
-    return n_ctx, _best(arch, "trunk", options, n_ctx, on_host=True).nbytes
+    return n_ctx, _best(arch, "trunk", options, n_ctx, True, MAX_TOKENS).nbytes
 
 
 def session_capacity(arch: Architecture, program: str, options: SessionOptions) -> Capacity:
     """Sizes of a session of a model that is not loaded, its states on a card. Raises as
     `plan_session` does, and warns of nothing."""
     n_ctx = options.n_ctx or usual_context(arch.hp.n_ctx_train)
-    return _best(arch, program, options, n_ctx, on_host=False).capacity
+    return _best(arch, program, options, n_ctx, False, MOST_PROMPT).capacity
 
 
 class _Choice(NamedTuple):
@@ -135,22 +139,33 @@ class _Choice(NamedTuple):
 
 
 def _best(
-    arch: Architecture, program: str, options: SessionOptions, n_ctx: int, on_host: bool
+    arch: Architecture,
+    program: str,
+    options: SessionOptions,
+    n_ctx: int,
+    on_host: bool,
+    chunk: int,
 ) -> _Choice:
-    choices = _choices(arch, arch.programs()[program], options, n_ctx, on_host)
+    choices = _choices(arch, arch.programs()[program], options, n_ctx, on_host, chunk)
     return _in_order(choices, options.budget)[0]
 
 
 def _choices(
-    arch: Architecture, program: Program, options: SessionOptions, n_ctx: int, on_host: bool
+    arch: Architecture,
+    program: Program,
+    options: SessionOptions,
+    n_ctx: int,
+    on_host: bool,
+    chunk: int,
 ) -> list[_Choice]:
-    """What would do for a program's memories, sized, best first."""
+    """What would do for a program's memories, sized, best first. chunk: tokens of a prompt's
+    pass."""
     plain = _plain_capacity(options, n_ctx)
     _check_head_sizes(arch, plain)
     demand = Demand(
         n_ctx,
         options.n_seqs,
-        MAX_TOKENS,
+        max(MAX_TOKENS, chunk),
         options.rollback,
         options.n_rs_seq,
         on_host,

@@ -3,9 +3,12 @@ when sizes come up for the first time."""
 
 from __future__ import annotations
 
-from .buckets import TOKENS
+from collections.abc import Sequence
+
+from .buckets import PROMPT_TOKENS, TOKENS
 from .engine import Engine
-from .prompts import pass_kind
+from .runner import JOINED_ROWS
+from .sequences import Sequences
 
 # Tokens of each text: passes that run ahead of the host need some.
 _STEPS = 4
@@ -16,21 +19,30 @@ def warm_up(engine: Engine) -> None:
     distinguishes; on the processor, where that is all there is to it, compile those of prompts.
     The engine should be idle; what its sequences held is gone."""
     sequences, n_seqs = engine.sequences, engine.sequences.n_seqs
-    able = engine.model.backend.capabilities
-    most = min(able.prompt_chunk, sequences.n_ctx - 1)
-    sizes = [n for n in TOKENS if n <= most]
+    most = min(sequences.storage.chunk, sequences.n_ctx - 1)
     counts = {n for n in TOKENS if n < n_seqs} | {n_seqs}
     room = sequences.n_ctx - 1
     hidden = False
     for count in sorted(counts):
         hidden = _run(engine, count, 1, min(_STEPS, room))
-    for n in sizes:
-        if able.on_host:
-            sequences.runner.step(n, 1, 1, hidden, pass_kind(n))
-        else:
-            _run(engine, 1, n, 1)
+    for n in (n for n in PROMPT_TOKENS if n <= most):
+        _pass(sequences, [n], hidden)
+        if sequences.storage.joins_prompts and n >= JOINED_ROWS:
+            _pass(sequences, [n - 1, 1], hidden)
     for seq in range(n_seqs):
         sequences.clear(seq)
+
+
+def _pass(sequences: Sequences, lengths: Sequence[int], hidden: bool) -> None:
+    """Make a pass over prompts, or compile it."""
+    n, kind = sum(lengths), sequences.prompt_kind(sum(lengths))
+    if sequences.model.backend.on_host:
+        sequences.runner.step(n, len(lengths), len(lengths), hidden, kind)
+        return
+    for seq in range(len(lengths)):
+        sequences.clear(seq)
+    items = [(seq, [0] * length) for seq, length in enumerate(lengths)]
+    sequences.evaluate(items, hidden=hidden, kind=kind)
 
 
 def _run(engine: Engine, count: int, length: int, n: int) -> bool:

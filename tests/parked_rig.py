@@ -52,7 +52,9 @@ def break_off(
     runs give."""
     for _ in lines(prepare, step=step):
         finish(e)
-        check(e)
+        # What a lost sequence has is only put right when it is used again.
+        if not any(map(e.sequences.is_lost, range(e.sequences.n_seqs))):
+            check(e)
         for prompt in prompts:
             request = ask(e, prompt)
             finish(e)

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from ..engine.session_options import CACHE_TYPES
 from ..graph.fields import option
 from .loading import Loading, load_asked
 from .messages import note, note_progress
 from .misuse import misuse
-from .options import MOST, Json, integers
+from .options import MOST, Json, integers, read_sizes
 from .parameters import Offer, command
 
 if TYPE_CHECKING:
@@ -94,6 +95,40 @@ class Rivals:
         return Beside(named, whatever=not self.peers, tell=note)
 
 
+def _cache_types(text: str) -> tuple[str, ...]:
+    from ..bench.apart import read_names
+
+    return read_names(text, CACHE_TYPES, "type")
+
+
+@dataclass(frozen=True)
+class Further:
+    """What is measured besides, by an engine."""
+
+    prompts: tuple[int, ...] = option(
+        (),
+        "--prompts",
+        metavar="N,N,...",
+        help="Prompts of so many tokens as requests have them, up to the first token.",
+        read=read_sizes,
+    )
+    depth: tuple[int, ...] = option(
+        (),
+        "--depth",
+        metavar="N,N,...",
+        help="Decode behind contexts of so many tokens, too.",
+        read=read_sizes,
+    )
+    cache_types: tuple[str, ...] = option(
+        ("f16",),
+        "--cache-types",
+        metavar="T,T,...",
+        help="Decode with these element types of cached keys and values.",
+        read=_cache_types,
+        shown="f16",
+    )
+
+
 @command
 def bench(
     loading: Annotated[Loading, Offer(without=("draft_head", "normalize"))],
@@ -103,6 +138,7 @@ def bench(
     ctx: Context = None,
     *,
     rivals: Rivals,
+    further: Further,
     as_json: Json = False,
 ) -> None:
     """Measure tokens per second of passes and of decoding, and the memory bandwidth reached.
@@ -111,7 +147,9 @@ def bench(
     ./spec."""
     from ..bench.throughput import make_tests
 
-    tests = make_tests(integers("-p", sizes, least=1), n)
+    tests = make_tests(
+        integers("-p", sizes, least=1), n, further.depth, further.cache_types, further.prompts
+    )
     need = max(test.context for test in tests)
     if ctx is not None and ctx < need:
         raise misuse(f"these tests need {need} tokens, got {ctx}", "-c")

@@ -19,6 +19,11 @@ def read_integers(text: str) -> list[int]:
     return _integers(text, least=0)
 
 
+def read_sizes(text: str) -> tuple[int, ...]:
+    """The numbers of "N,N,...", each 1 or more. Raises ValueError."""
+    return tuple(_integers(text, least=1))
+
+
 def integers(option: str, text: str, least: int) -> list[int]:
     """The numbers of "ID,ID,...". Raises typer.BadParameter naming the option."""
     try:

@@ -4,6 +4,7 @@ from typing import Any
 import numpy as np
 
 abi_version: int
+prompt_grid: int
 
 # (dtype id, layout, shape, byte strides); None for an absent input
 Tensor = tuple[int, int, Sequence[int], Sequence[int]] | None
@@ -28,6 +29,8 @@ class Kernel:
     def priority(self) -> int: ...
     @property
     def row_exact(self) -> bool: ...
+    @property
+    def prompt_exact(self) -> bool: ...
     @property
     def bound(self) -> str: ...
 

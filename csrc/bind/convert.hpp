@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "plan.hpp"
+#include "prompt_exact.hpp"
 #include "registry.hpp"
 
 namespace riverrun {
@@ -112,6 +113,7 @@ inline py::dict kernel_row(const rr_kernel& kernel) {
   row["isa"] = to_text(kernel.isa);
   row["priority"] = kernel.priority;
   row["row_exact"] = (kernel.flags & RR_ROW_EXACT) != 0;
+  row["prompt_exact"] = (kernel.flags & (RR_ROW_EXACT | kPromptExact)) != 0;
   row["bound"] = to_text(kernel.bound ? kernel.bound : "");
   return row;
 }
@@ -147,6 +149,7 @@ inline void pack(uint32_t dtype, uint32_t layout, const py::buffer& plain, const
 // What every device's module offers beside its way to run plans.
 inline void bind_common(py::module_& m) {
   m.attr("abi_version") = RR_ABI_VERSION;
+  m.attr("prompt_grid") = kPromptGrid;
   m.def("packed_bytes", &packed_bytes,
         "Bytes of a weight [rows, cols] in a packed layout; 0 where there is no packer.");
   m.def("pack", &pack);
@@ -159,6 +162,9 @@ inline void bind_common(py::module_& m) {
       .def_property_readonly("priority", [](const Kernel& k) { return k.kernel->priority; })
       .def_property_readonly("row_exact",
                              [](const Kernel& k) { return (k.kernel->flags & RR_ROW_EXACT) != 0; })
+      .def_property_readonly(
+          "prompt_exact",
+          [](const Kernel& k) { return (k.kernel->flags & (RR_ROW_EXACT | kPromptExact)) != 0; })
       .def_property_readonly(
           "bound", [](const Kernel& k) { return to_text(k.kernel->bound ? k.kernel->bound : ""); });
 }

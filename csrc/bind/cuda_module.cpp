@@ -115,6 +115,34 @@ void write(CardMemory& memory, int64_t at, const py::buffer& from) {
   memory.write(at, data, size);
 }
 
+// Bytes of a card's memory and of pinned memory, each beyond its offset.
+void check_pinned(const CardMemory& memory, int64_t at, const PinnedMemory& host, int64_t host_at,
+                  int64_t size) {
+  if (at < 0 || host_at < 0 || size < 0 || at > memory.size() - size ||
+      host_at > host.size() - size)
+    throw std::out_of_range("bytes beyond device or pinned memory");
+  memory.card()->use();
+}
+
+// These take their turn on the stream; the pinned memory is busy until the card has come to them.
+void read_later(const CardMemory& memory, int64_t at, const PinnedMemory& to, int64_t to_at,
+                int64_t size) {
+  check_pinned(memory, at, to, to_at, size);
+  if (size == 0) return;
+  must(cudaMemcpyAsync(to.data() + to_at, memory.data() + at, size, cudaMemcpyDeviceToHost,
+                       memory.card()->stream()),
+       "copying from the card");
+}
+
+void write_later(const CardMemory& memory, int64_t at, const PinnedMemory& from, int64_t from_at,
+                 int64_t size) {
+  check_pinned(memory, at, from, from_at, size);
+  if (size == 0) return;
+  must(cudaMemcpyAsync(memory.data() + at, from.data() + from_at, size, cudaMemcpyHostToDevice,
+                       memory.card()->stream()),
+       "copying to the card");
+}
+
 void bind_memory(py::module_& m) {
   py::class_<Card, CardPtr>(m, "Card", py::module_local())
       .def(py::init<int>())
@@ -153,6 +181,10 @@ void bind_memory(py::module_& m) {
           [](const CardMemory& memory) { return reinterpret_cast<uintptr_t>(memory.data()); })
       .def("read", &read, py::arg("at"), py::arg("to"))
       .def("write", &write, py::arg("at"), py::arg("from"))
+      .def("read_later", &read_later, py::arg("at"), py::arg("to"), py::arg("to_at"),
+           py::arg("size"))
+      .def("write_later", &write_later, py::arg("at"), py::arg("from"), py::arg("from_at"),
+           py::arg("size"))
       .def("fill", &CardMemory::fill, py::arg("at"), py::arg("size"), py::arg("value"))
       .def("copy", &CardMemory::copy, py::arg("at"), py::arg("source"), py::arg("source_at"),
            py::arg("size"));

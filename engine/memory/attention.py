@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from ...backends.base import KeptParts, Parts
+from ...backends.base import KeptParts, Parts, aligned
 from ...graph.errors import RequestError
 from ...models.memories import PAGE
 from .paged import PagedRows, page_rows, pages_of
@@ -128,11 +128,12 @@ class PagedKV(PagedRows):
         rows, found = page_rows(self.block_table.item(src, at), n), {}
         shapes = {name: self._storage(name, n) for name in self.states}
         # One piece of memory, large enough that the system gives it in large pages.
-        raw = np.empty(sum(prod(shape) * t.itemsize for shape, t in shapes.values()), np.uint8)
+        size = sum(prod(shape) * t.itemsize for shape, t in shapes.values())
+        raw = aligned(size, filled=True)
         for name, (shape, dtype) in shapes.items():
             size = prod(shape) * dtype.itemsize
             found[name], raw = raw[:size].view(dtype).reshape(shape), raw[size:]
-            self.pools.read(name, rows, found[name])
+        self.pools.read_all(rows, found)
         return found
 
     def can_recall(self, start: int, kept: KeptParts) -> bool:

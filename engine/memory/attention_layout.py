@@ -53,6 +53,7 @@ class AttentionLayout(Layout):
             self._slack(),
             self.spec.suffix,
             MOST_PARKED,
+            self.demand.most,
         )
 
     def _pages(self) -> int:

@@ -50,12 +50,14 @@ class PagedRows(Memory):
         slack: int = 0,
         suffix: str = "",
         parked: int = 0,
+        most: int = MAX_TOKENS,
     ) -> None:
-        """parked: places for texts behind those of the sequences, see `Memory.park`."""
+        """parked: places for texts behind those of the sequences, see `Memory.park`; most: tokens
+        of a pass."""
         n_seqs += parked
         super().__init__(n_seqs)
         self.suffix = suffix  # of the names of its inputs
-        self.n_ctx, self.window, self.slack = n_ctx, window, slack
+        self.n_ctx, self.window, self.slack, self.most = n_ctx, window, slack, most
         self.pages = Pages(n_pages)
         self.block_table = np.zeros((n_seqs, pages_of(n_ctx)), np.int32)
         self.pools, self.states = pools or Pools({}), list(states)
@@ -130,7 +132,7 @@ class PagedRows(Memory):
 
     def _most_pages(self, length: int) -> int:
         """The most pages that a sequence holds on its way to a length."""
-        most = window_pages(self.window, self.slack, MAX_TOKENS, self.n_ctx)
+        most = window_pages(self.window, self.slack, self.most, self.n_ctx)
         return min(most, pages_of(length))
 
     def _shortage(self, wanted: int) -> str:

@@ -7,6 +7,9 @@ from ..http import Answer
 from ..openapi import described
 from ..wire.body import Nothing
 
+# Of Occupancy, what metrics tell of memory.
+MEMORY = ("pages", "pages_free", "state_bytes", "tokens_cached", "host_bytes", "host_copied")
+
 
 @endpoint("/health", summary="Whether the server answers.", public=True)
 async def health(call: Call[Nothing]) -> Answer:
@@ -28,7 +31,7 @@ async def metrics(call: Call[Nothing]) -> Answer:
         found = served.engine.occupancy()
         service.metrics.running.labels(served.name).set(found.active)
         service.metrics.waiting.labels(served.name).set(found.queued)
-        for what in ("pages", "pages_free", "state_bytes", "tokens_cached", "host_bytes"):
+        for what in MEMORY:
             service.metrics.memory.labels(served.name, what).set(getattr(found, what))
     return Answer(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 

@@ -3,15 +3,19 @@ cold run gives."""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
 import riverrun as rr
 from engine_rig import finish
 from parked_rig import GREEDY, Agent, ask, break_off, check, require_cold
+from riverrun.engine import parked
+from riverrun.engine.memory import PagedKV
 from riverrun.engine.parked import Parked
 from riverrun.engine.prompts import WORTH_KEEPING
 from riverrun.engine.session_memory import Reuse
+from riverrun.graph.errors import BackendError
 from rollback_rig import STRATEGIES, stream, tiny
 
 N_CTX, PLENTY = 1024, 1 << 30
@@ -197,3 +201,95 @@ def test_saved_texts_go_to_host_memory_too() -> None:
         again = run(e, [*text, *stream(232, 30)], 6)
         assert again.timings.cache_n == len(text)
         require_cold(again, "qwen35")
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_others_decode_while_a_text_goes_page_by_page(
+    monkeypatch: pytest.MonkeyPatch, variant: str
+) -> None:
+    """Whoever decodes waits for a page or a state in each step; the text is whole in the end."""
+    monkeypatch.setattr(parked, "STEP_BYTES", 1)
+    memory = {"n_seqs": 2, "n_ctx": N_CTX, "n_ctx_total": 1536, "host_cache_bytes": PLENTY}
+    with rr.Engine(tiny(variant), **memory) as e:
+        first = run(e, stream(250, 900))
+        busy = ask(e, stream(251, 20), 60)
+        while len(busy.tokens) < 3:
+            e.step()
+        late = ask(e, stream(252, 800), 4)
+        copied, most = [e.occupancy().host_copied], max(e.session.memory.page_bytes, state(e))
+        tokens = [len(busy.tokens)]
+        while not late.tokens:
+            e.step()
+            copied.append(e.occupancy().host_copied)
+            tokens.append(len(busy.tokens))
+        # A pass over a prompt at most lies between two of its tokens.
+        assert all(b > a for a, b in zip(tokens, tokens[2:], strict=False))
+        steps = [b - a for a, b in itertools.pairwise(copied)]
+        assert max(steps) <= most and sum(n > 0 for n in steps) >= 3
+        finish(e)
+        check(e)
+        for request in (busy, late):
+            require_cold(request, variant)
+        again = run(e, [*first.prompt, *stream(253, 20)])
+        assert again.timings.cache_n >= 900 - VARIANTS[variant]
+        require_cold(again, variant)
+
+
+def state(e: rr.Engine) -> int:
+    """Bytes of a state along a prompt."""
+    return int(e.session.plan.bytes.kept)
+
+
+def test_a_pass_without_pages_waits_while_others_have_theirs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of two that decode, the one that needs a page waits until a text has gone."""
+    monkeypatch.setattr(parked, "STEP_BYTES", 1)
+    memory = {"n_seqs": 3, "n_ctx": N_CTX, "n_ctx_total": 1536, "host_cache_bytes": PLENTY}
+    with rr.Engine(tiny("llama"), **memory) as e:
+        first = run(e, stream(254, 1000))
+        short, long = ask(e, stream(255, 10), 80), ask(e, stream(256, 250), 80)
+        waited = 0
+        while not e.idle:
+            before = len(short.tokens), len(long.tokens)
+            e.step()
+            after = len(short.tokens), len(long.tokens)
+            waited += after[0] > before[0] > 0 and after[1] == before[1] > 0 and not long.result
+        check(e)
+        assert waited >= 3 and long.timings.paused_n == 0
+        for request in (short, long):
+            require_cold(request, "llama")
+        assert run(e, [*first.prompt, *stream(257, 20)]).timings.cache_n >= 1000
+
+
+@pytest.mark.parametrize("error", [MemoryError(), BackendError("cuda: no pinned memory")])
+def test_texts_go_where_there_is_no_memory_for_their_copies(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    read, left = PagedKV.read_page, [2]
+
+    def reading(kv: PagedKV, *of: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise error
+        return read(kv, *of)
+
+    monkeypatch.setattr(PagedKV, "read_page", reading)
+    with engine("llama") as e:
+        first, second = stream(258, 900), stream(259, 900)
+        for prompt in (first, second):
+            assert run(e, prompt).result.error == ""
+        now = e.occupancy()
+        assert now.host_bytes == 0 and now.host_copied == 2 * e.session.memory.page_bytes
+        again = run(e, first)
+        assert again.timings.cache_n == 0
+        require_cold(again, "llama")
+
+
+def test_what_is_copied_is_counted() -> None:
+    with engine("llama") as e:
+        for i in range(3):
+            run(e, stream(260 + i, 768))
+        # Their answers, of four tokens, take a page more, of which they are copied.
+        page = e.session.memory.page_bytes
+        assert 2 * 3 * page < e.occupancy().host_copied < 2 * 4 * page

@@ -40,6 +40,7 @@ IMPORTS = {
     "backends/cpu.py": May(("graph", "ops", "backends", "_cpu"), ("numpy",)),
     "backends/cpu_blocks.py": May(("graph", "backends", "_cpu"), ("numpy",)),
     "backends/cuda.py": May(("graph", "ops", "backends", "_cuda"), ("numpy",)),
+    "backends/cuda_kept.py": May(("graph", "ops", "backends", "_cuda"), ("numpy",)),
     "backends/cuda_memory.py": May(("graph", "ops", "backends", "_cuda"), ("numpy",)),
     "backends/plugin.py": May(("graph", "backends"), ("cffi",)),
     "models": May(("graph", "ops"), ("numpy", "jinja2")),

@@ -22,11 +22,20 @@ from riverrun.backends.cpu import CpuBackend, instruction_sets
 from riverrun.bench import levels, measure, peers
 from riverrun.bench import report as report_module
 from riverrun.bench.apart import Apart
+from riverrun.bench.by_engine import FilledSequences, decode_context
 from riverrun.bench.measure import Times, read_bandwidth, repeat
 from riverrun.bench.report import run_report
-from riverrun.bench.throughput import Bench, TimedRunner, Workload, make_tests
+from riverrun.bench.throughput import (
+    Bench,
+    TimedRunner,
+    Workload,
+    make_tests,
+    session_context,
+)
+from riverrun.engine import Session
 from riverrun.engine.sequences import Sequences
 from riverrun.graph.errors import BackendError
+from rollback_rig import tiny
 
 SMALL = ("bench", DEMO, "--device", DEVICE, "-p", "1,3", "-n", 2, "-r", 2)
 
@@ -91,6 +100,13 @@ def test_kinds() -> None:
     assert [test.kind for test in tests] == ["step", "step", "prefill", "step"]
     assert [test.context for test in tests] == [1, 64, 65, 8 + 16]
     assert [test.name for test in make_tests([4], 0)] == ["pass"]
+    further = make_tests([1], 8, [256], ["f16", "q8_0"], [99])
+    assert [test.label for test in further] == [
+        *("pass 1", "prompt 99", "decode 8", "decode 8 q8_0"),
+        *("decode 8 at 256", "decode 8 at 256 q8_0"),
+    ]
+    assert session_context(further) == 8 + 16 and further[1].kind == "prefill"
+    assert max(test.context for test in further) > 256 + 8 + 16
 
 
 def test_weight_bytes() -> None:
@@ -134,6 +150,50 @@ def test_overhead_is_outside_the_plan_and_without_the_warm_up() -> None:
     assert 20_000 < row["decode_overhead_us"] < 100_000
 
 
+@pytest.mark.parametrize("variant", ["llama", "qwen35", "gemma3"])
+def test_sequences_are_filled_without_evaluating(variant: str) -> None:
+    """The passes that follow stand behind what they are filled with."""
+    model = tiny(variant)
+    session = Session(model, model.plan_session(3000, cache_bytes=0), FilledSequences)
+    sequences = session.sequences
+    assert isinstance(sequences, FilledSequences)
+    sequences.fill(0, 2000)
+    assert session.length() == 2000 and session.memory.pending(0) == 0
+    logits = session.decode(5)
+    assert np.isfinite(logits).all() and session.length() == 2001
+    assert (session.sequences.runner.step(1, 1, 1).positions == [2000]).all()
+
+
+def test_decoding_at_a_depth_and_prompts_as_requests_have_them(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    depths: list[tuple[int, str]] = []
+    fill = FilledSequences.fill
+
+    def filling(self: FilledSequences, seq: int, n: int) -> None:
+        depths.append((n, self.plan.options.cache_type_k))
+        fill(self, seq, n)
+
+    monkeypatch.setattr(FilledSequences, "fill", filling)
+    options = ("-p", 1, "-n", 2, "-r", 1, "--depth", "40,80", "--cache-types", "f16,q8_0")
+    outcome = run_cli(
+        capsys, "bench", DEMO, "--device", "cpu", *options, "--prompts", "70", "--json"
+    )
+    assert (outcome.code, outcome.err) == (0, "")
+    report = json.loads(outcome.out)
+    rows = {row["label"]: row for row in report["results"]}
+    assert report["n_ctx"] == 18 and list(rows) == [
+        *("pass 1", "prompt 70", "decode 2", "decode 2 q8_0"),
+        *(f"decode 2 at {n}{kind}" for n in (40, 80) for kind in ("", " q8_0")),
+    ]
+    assert [depth for depth in depths if depth[0]] == [
+        (n, kind) for n in (40, 80) for kind in ("f16", "q8_0") for _ in range(2)
+    ]
+    assert all(row["t_s_median"] > 0 for row in rows.values())
+    assert rows["decode 2 at 80 q8_0"]["depth"] == 80
+    assert decode_context(2, 80) > 98
+
+
 def test_report(capsys: pytest.CaptureFixture[str]) -> None:
     outcome = run_cli(capsys, *SMALL, "--json")
     assert (outcome.code, outcome.err) == (0, "")
@@ -166,7 +226,17 @@ def test_table(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("-p", "0"), ("-p", "1,x"), ("-n", "-1"), ("-r", "0"), ("-t", "-1"), ("-c", "4", "-p", "8")],
+    [
+        ("-p", "0"),
+        ("-p", "1,x"),
+        ("-n", "-1"),
+        ("-r", "0"),
+        ("-t", "-1"),
+        ("-c", "4", "-p", "8"),
+        ("--depth", "0"),
+        ("--prompts", "1,"),
+        ("--cache-types", "f16,f99"),
+    ],
     ids=" ".join,
 )
 def test_usage_errors(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:

@@ -96,6 +96,7 @@ def test_split_pools_have_every_member_of_pools() -> None:
         "copy": ("b", 1, 0),
         "array": ("b",),
         "read": ("b", 0),
+        "read_all": (0, {"b": np.empty(3, np.float32)}),
         "keep": ({"b": [0, slice(1, 2)], "a": [(3,)]},),
         "kept_bytes": ({"b": [0, slice(1, 2)], "a": [(3,)]},),
         "put_back": ("b", 1, np.arange(3, dtype=np.float32)),
