@@ -14,78 +14,6 @@ constexpr int kMergers = 64;                        // threads, each with one el
 constexpr int kBatch = 16;                          // splits' results that are read at a time
 constexpr int kMostKey = 576, kMostValue = 512;     // elements a head
 
-struct Task {
-  View q, o;
-  Pool k, v;
-  const int32_t *offsets, *positions, *table;
-  int batch, tokens, table_pages, page, kv_heads, group, k_room, splits;
-  int64_t pool_pages, limit, window;  // limit: positions of the block table
-  Scores scores;
-  const float* sinks;  // of each head, or null
-  bool causal, tiled;
-  Check first, ascending, position, entry;
-};
-
-// Where a tile's vectors begin in its sequence, and how many it has; none: there is no such tile.
-struct Place {
-  int b, first, count;
-};
-
-// False if the offsets are bad; tiles are counted over all sequences.
-template <int R>
-__device__ bool find_tile(const Task& task, int tile, Place& place) {
-  place = {0, 0, 0};
-  if (task.offsets[0] != 0) {
-    report(task.first, task.offsets[0], 0);
-    return false;
-  }
-  for (int b = 0; b < task.batch; ++b) {
-    const int from = task.offsets[b], to = task.offsets[b + 1];
-    if (from > to || to > task.tokens) {
-      report(task.ascending, from, to);
-      return false;
-    }
-    const int vectors = (to - from) * task.group, tiles = (vectors + R - 1) / R;
-    if (tile >= 0 && tile < tiles) place = {b, tile * R, min(R, vectors - tile * R)};
-    tile -= tiles;
-  }
-  return true;
-}
-
-struct Vector {
-  int token, head;
-  Span seen;
-};
-
-// A member of the group of query heads that share a key head.
-__device__ int head_of(const Task& task, int kv_head, int member) {
-  return task.tiled ? member * task.kv_heads + kv_head : kv_head * task.group + member;
-}
-
-__device__ bool position_of(const Task& task, int token, int& at) {
-  at = task.positions[token];
-  if (at >= 0 && at < task.limit) return true;
-  report(task.position, task.limit, at);
-  return false;
-}
-
-// Vector i of a sequence at a key head; one whose position is bad sees nothing.
-__device__ Vector vector_of(const Task& task, int b, int kv_head, int i) {
-  const int token = task.offsets[b] + i / task.group, member = i % task.group;
-  Vector v = {token, head_of(task, kv_head, member), {0, 0}};
-  int at = 0, newest = 0;
-  if (!position_of(task, token, at)) return v;
-  if (!position_of(task, task.causal ? token : task.offsets[b + 1] - 1, newest)) return v;
-  const int first =
-      task.window > 0 && at >= task.window ? at - static_cast<int>(task.window) + 1 : 0;
-  if (newest >= first) v.seen = {first, newest + 1};
-  return v;
-}
-
-__device__ char* at_head(const View& v, int token, int head) {
-  return v.data + token * v.strides[0] + head * v.strides[1];
-}
-
 // All threads: what the tile's vectors see, their values, and nothing merged yet.
 template <int R, int QN>
 __device__ void load_tile(const Task& task, const Place& place, int kv_head, const Shared& s,
@@ -171,7 +99,7 @@ __global__ void __launch_bounds__(kThreads, QN <= 64 ? 2 : 1)
   const Shared s = shared_parts<R, QN>(task.k_room);
   const int split = blockIdx.x, kv_head = blockIdx.z;
   Place place;
-  if (!find_tile<R>(task, first_tile + blockIdx.y, place) || place.count == 0) return;
+  if (!find_tile(task, R, first_tile + blockIdx.y, place) || place.count == 0) return;
   load_tile<R, QN>(task, place, kv_head, s, tile);
   if (tile.any.last <= split * kSplit || tile.any.first >= (split + 1) * kSplit) return;
   attend_split<R, QN>(task, place, kv_head, split, s, tile);
@@ -183,26 +111,6 @@ __global__ void __launch_bounds__(kThreads, QN <= 64 ? 2 : 1)
     results.marks[2 * (at + threadIdx.x)] = tile.top[threadIdx.x];
     results.marks[2 * (at + threadIdx.x) + 1] = tile.total[threadIdx.x];
   }
-}
-
-// An element of the result from the sums over all splits, zero where nothing was seen: a head's
-// sink is one more score, whose value is zero.
-__device__ float mean(const Task& task, int head, float sum, float top, float total) {
-  if (total == 0.0f) return 0.0f;
-  if (!task.sinks) return sum / total;
-  const float sink = task.sinks[head], highest = fmaxf(top, sink), keep = expf(top - highest);
-  return sum * keep / (total * keep + expf(sink - highest));
-}
-
-// Elements begin .. end - 1 of the heads of a key head in padding rows become zero.
-__device__ void clear_padding(const Task& task, int kv_head, int start, int step, int begin,
-                              int end) {
-  for (int token = task.offsets[task.batch] + start; token < task.tokens; token += step)
-    for (int member = 0; member < task.group; ++member) {
-      const int head = kv_head * task.group + member;
-      float* o = reinterpret_cast<float*>(at_head(task.o, token, head));
-      for (int d = begin + threadIdx.x; d < end; d += blockDim.x) o[d] = 0.0f;
-    }
 }
 
 // The largest of the tops up to and with this thread's, and `before`.
@@ -230,7 +138,7 @@ __global__ void __launch_bounds__(kMergers)
   const int tile = blockIdx.x / R, r = blockIdx.x % R, kv_head = blockIdx.y;
   const int begin = blockIdx.z * kMergers, d = begin + threadIdx.x, size = task.v.size;
   Place place;
-  if (!find_tile<R>(task, first_tile + tile, place)) return;
+  if (!find_tile(task, R, first_tile + tile, place)) return;
   if (first_tile == 0)
     clear_padding(task, kv_head, blockIdx.x, gridDim.x, begin, min(begin + kMergers, size));
   if (r >= place.count) return;
@@ -307,7 +215,7 @@ __global__ void __launch_bounds__(kThreads, QN <= 64 ? 2 : 1) walk_kernel(Task t
   const int kv_head = blockIdx.y, size = task.v.size;
   Place place;
   // The last tiles of a sequence see most: they begin first.
-  if (!find_tile<R>(task, gridDim.x - 1 - blockIdx.x, place)) return;
+  if (!find_tile(task, R, gridDim.x - 1 - blockIdx.x, place)) return;
   clear_padding(task, kv_head, blockIdx.x, gridDim.x, 0, size);
   if (place.count == 0) return;
   load_tile<R, QN>(task, place, kv_head, s, tile);
@@ -413,53 +321,9 @@ void run_rows(const Task& task, const Shape& shape, const rr_exec* exec) {
   run_sized<R, 128>(task, shape, exec);
 }
 
-Task read_task(const rr_node* node, const Shape& shape, const rr_exec* exec) {
-  const rr_tensor* in = node->inputs;
-  Task t = {};
-  t.q = view(in[0]);
-  t.o = view(node->outputs[0]);
-  t.k = pool_of(in[1]);
-  t.v = pool_of(in[2]);
-  t.offsets = data<const int32_t>(in[3]);
-  t.positions = data<const int32_t>(in[4]);
-  t.table = data<const int32_t>(in[5]);
-  t.batch = static_cast<int>(shape.batch);
-  t.tokens = static_cast<int>(shape.tokens);
-  t.table_pages = static_cast<int>(in[5].shape[1]);
-  t.page = static_cast<int>(attr_int(node, "page", 256));
-  t.kv_heads = static_cast<int>(shape.kv_heads);
-  t.group = static_cast<int>(shape.group);
-  t.k_room = shape.k_room;
-  t.splits = static_cast<int>(shape.splits);
-  t.pool_pages = in[1].shape[0] / t.page;
-  t.limit = static_cast<int64_t>(t.table_pages) * t.page;
-  t.window = attr_int(node, "window", 0);
-  t.scores = {static_cast<float>(attr_float(node, "scale", 1.0)),
-              static_cast<float>(attr_float(node, "softcap", 0.0))};
-  t.sinks = present(in[6]) ? data<const float>(in[6]) : nullptr;
-  t.causal = attr_is(node, "mask", "causal");
-  t.tiled = attr_is(node, "heads", "tiled");
-  t.first = check(exec, "'seq_offsets' should be 0 at [0], got %lld");
-  t.ascending = check(exec,
-                      "'seq_offsets' should be ascending and at most the number of rows, got %lld, "
-                      "%lld");
-  t.position = check(exec, "'positions' should be in [0, %lld), got %lld");
-  t.entry = check(exec, "'block_table' should be in [0, %lld), pages of the pool, got %lld");
-  return t;
-}
-
 int supports(const rr_node* node, char* why, size_t size) {
   const rr_tensor* in = node->inputs;
-  if (in[0].dtype != RR_F32 || in[0].rank != 3 || !dense_tail(in[0], 1))
-    return refuse(why, size, "q needs to be f32 of rank 3 and dense along the last axis");
-  for (int i = 1; i < 3; ++i)
-    if (in[i].rank != 3 || !dense_pool(in[i]))
-      return refuse(why, size, "k and v need to be dense f32, f16, bf16, q8_0 or q4_0 of rank 3");
-  for (int i = 3; i < 6; ++i)
-    if (in[i].dtype != RR_I32 || !dense(in[i]))
-      return refuse(why, size, "offsets, positions and block table need to be dense i32");
-  if (present(in[6]) && (in[6].dtype != RR_F32 || !dense(in[6])))
-    return refuse(why, size, "sinks need to be dense f32");
+  if (!supports_task(node, why, size)) return 0;
   if (in[1].shape[2] > kMostKey || in[2].shape[2] > kMostValue)
     return refuse(why, size, "a head may have at most 576 elements of keys and 512 of values");
   if (in[5].shape[1] * attr_int(node, "page", 256) > INT32_MAX - kSplit)
@@ -470,7 +334,9 @@ int supports(const rr_node* node, char* why, size_t size) {
 void run(const rr_node* node, const rr_exec* exec) {
   const Shape shape = shape_of(node);
   if (shape.tokens == 0) return;
-  const Task task = read_task(node, shape, exec);
+  Task task = read_task(node, exec);
+  task.k_room = shape.k_room;
+  task.splits = static_cast<int>(shape.splits);
   if (shape.rows == 16)
     run_rows<16>(task, shape, exec);
   else

@@ -8,7 +8,7 @@ namespace {
 
 // A pool at all its heads. quads: four elements of a plain type may be read at once.
 struct Pool {
-  const char* base;
+  const char *base, *end;
   int64_t row_bytes, head_bytes;  // from one position, one head to the next
   uint32_t dtype;
   int size;
@@ -43,7 +43,9 @@ inline int64_t pool_bytes(uint32_t dtype, int64_t n) {
 [[maybe_unused]] inline Pool pool_of(const rr_tensor& t) {
   const int64_t head = pool_bytes(t.dtype, t.shape[2]);
   const int64_t align = 4 * element_bytes(t.dtype);
-  return {static_cast<const char*>(t.data),
+  const char* base = static_cast<const char*>(t.data);
+  return {base,
+          base + t.shape[0] * t.shape[1] * head,
           head * t.shape[1],
           head,
           t.dtype,

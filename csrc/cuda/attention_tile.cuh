@@ -9,7 +9,7 @@
 // in order.
 #pragma once
 
-#include "attention_pool.cuh"
+#include "attention_task.cuh"
 
 namespace {
 
@@ -20,11 +20,6 @@ constexpr int kPitch = kRun + 4;  // of staged keys: eight of them meet no bank 
 constexpr int kRows = 8;          // vectors of a thread
 constexpr int kParts = 4;         // of a product
 constexpr float kUnseen = -1.0f;  // in place of a weight
-
-// A range of positions; empty where last is not above first.
-struct Span {
-  int first, last;
-};
 
 // What a block knows of its vectors, in shared memory, where it takes no registers.
 template <int R>
@@ -232,16 +227,6 @@ __device__ void score(const Shared& s, float (&sum)[kRows][R / 4], int part, int
     __syncthreads();
   }
 }
-
-// A product becomes a score by `scale`, and by cap * tanh(score / cap) where cap is above 0.
-struct Scores {
-  float scale, cap;
-
-  __device__ float of(float product) const {
-    const float score = product * scale;
-    return cap > 0.0f ? tanhf(score / cap) * cap : score;
-  }
-};
 
 // Products become exp(score - top); what a vector does not see becomes kUnseen. A warp a vector.
 template <int R, int QN>

@@ -13,6 +13,14 @@ namespace {
 
 using emulate::load_matrix4_transposed;
 using emulate::mma_f16;
+using emulate::subtract_halves;
+
+inline void async_copy16_or_zeros(void* shared, const void* global, bool copy) {
+  if (copy)
+    async_copy16(shared, global);
+  else
+    *static_cast<uint4*>(shared) = make_uint4(0, 0, 0, 0);
+}
 
 inline unsigned pack_f16(float low, float high) {
   return float_to_half(low) | static_cast<unsigned>(float_to_half(high)) << 16;
@@ -47,6 +55,23 @@ __device__ inline unsigned pack_f16(float low, float high) {
 #else
   return float_to_half(low) | static_cast<unsigned>(float_to_half(high)) << 16;
 #endif
+}
+
+// As async_copy16, or 16 bytes of zeros.
+__device__ inline void async_copy16_or_zeros(void* shared, const void* global, bool copy) {
+  RR_SINCE_80(*static_cast<uint4*>(shared) =
+                  copy ? *static_cast<const uint4*>(global) : make_uint4(0, 0, 0, 0),
+              "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
+                  static_cast<unsigned>(__cvta_generic_to_shared(shared))),
+              "l"(global), "r"(copy ? 16 : 0)
+              : "memory");
+}
+
+// a - b of two halves each.
+__device__ inline unsigned subtract_halves(unsigned a, unsigned b) {
+  const __half2 pair =
+      __hsub2(*reinterpret_cast<const __half2*>(&a), *reinterpret_cast<const __half2*>(&b));
+  return *reinterpret_cast<const unsigned*>(&pair);
 }
 
 #endif

@@ -3,6 +3,9 @@
 
 #include "matrix.hpp"
 
+#define __noinline__ __attribute__((noinline))
+#define __grid_constant__
+
 namespace emulate {
 
 struct HalfPair {
@@ -38,6 +41,13 @@ inline void load_matrix4_transposed(unsigned (&r)[4], const void* row) {
                "misaligned: load_matrix4_transposed of a row not at 16 bytes");
   Rows mine{r, row};
   collective(0xffffffffu, &mine, &finish_load_matrix4_transposed);
+}
+
+// a - b of two halves each.
+inline unsigned subtract_halves(unsigned a, unsigned b) {
+  const float low = HalfPair::value(a, 0) - HalfPair::value(b, 0);
+  const float high = HalfPair::value(a, 1) - HalfPair::value(b, 1);
+  return float_to_half(low) | static_cast<unsigned>(float_to_half(high)) << 16;
 }
 
 }  // namespace emulate

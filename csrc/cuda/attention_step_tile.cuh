@@ -1,0 +1,375 @@
+// The arithmetic of attention of few query vectors on tensor cores: tiles of 16 T vectors that
+// share a key head, against blocks of kBlockKeys keys that lie at absolute multiples of it.
+//
+// A query is scaled by a power of two and is the sum of two halves (of two bf16 where keys are
+// bf16) to 2^-22 (2^-17) of it; so is a weight exp(score - highest). Keys and values are halves or
+// bf16 as they lie, or the whole numbers of their codes, whose scales come to the products' sums,
+// or to the weights. A product is the sum of kParts parts, in order, of which a warp has one. All
+// sums of a vector go through the same blocks in the same order however many vectors there are
+// beside it.
+#pragma once
+
+#include "attention_queries.cuh"
+
+namespace {
+
+constexpr int kBlockKeys = 64;
+constexpr int kParts = 4;
+constexpr int kRowKeys = kBlockKeys / kRowThreads;  // keys of each of them
+
+// Dynamic shared memory, in bytes. W: room of a key and of a value, in elements.
+template <int W, uint32_t dtype, int T>
+struct StepLayout {
+  using C = Cache<dtype>;
+  static constexpr int rows = 16 * T;
+  static constexpr int pitch = 2 * W + 16;  // of a row of halves: eight rows meet no bank twice
+  // Codes lie at the same distance from a multiple of 16 as in the pool.
+  static constexpr int fetched = C::codes ? (W / 32 * C::block_bytes + 29) / 16 * 16 : pitch;
+  static constexpr int stages = T == 2 && !C::codes ? 2 : 1;
+  static constexpr int stage = kBlockKeys * fetched;  // of keys or of values
+  static constexpr int tile = C::codes ? kBlockKeys * pitch : 0;
+  static constexpr int scales = C::codes ? W / 32 * kBlockKeys * 4 : 0;
+  static constexpr int part_pitch = kBlockKeys + 8;  // floats
+  static constexpr int weight_pitch = 2 * kBlockKeys + 16;
+  // Queries of one tile of 16 are held in registers, and lie where products come later.
+  static constexpr int held = T == 1 ? kParts : 1;  // parts of products that are kept apart
+  static constexpr int products = held * rows * part_pitch * 4;
+
+  static constexpr int q_low = rows * pitch;
+  static constexpr int parts = T == 1 ? 0 : 2 * q_low;
+  static constexpr int weights = parts + (T == 1 && products < 2 * q_low ? 2 * q_low : products);
+  static constexpr int keys = weights + (C::codes ? 0 : 2 * rows * weight_pitch);
+  static constexpr int values = keys + stages * stage;
+  static constexpr int key_tile = values + stages * stage;
+  static constexpr int value_tile = key_tile + tile;
+  static constexpr int key_scales = value_tile + tile;
+  static constexpr int value_scales = key_scales + scales;
+  static constexpr int bytes = value_scales + scales;
+  static constexpr int blocks = T == 1 && !C::codes ? 2 : 1;  // of a multiprocessor
+};
+
+// Products of a tile's vectors with a block's keys, into parts [held, 16 T, keys]. Of one tile of
+// 16 a warp has one part, and its queries in registers; of more, all parts of one tile, whose sums
+// are added in order.
+template <int W, uint32_t dtype, int T>
+struct Products {
+  using L = StepLayout<W, dtype, T>;
+  using C = Cache<dtype>;
+  using Key = typename C::Key;
+  static constexpr int steps = W / kParts / 16;                  // of 16 elements, in a part
+  static constexpr int run = C::codes && steps > 2 ? 2 : steps;  // steps that share a scale
+  static constexpr int apart = T == 1 ? kParts : T;              // warps that have the same keys
+  static constexpr int own_keys = kBlockKeys / (kStepWarps / apart), tiles = own_keys / 8;
+  static constexpr int kept = T == 1 ? steps : 1;
+  unsigned high[kept][4], low[kept][4];
+
+  static __device__ int part() { return threadIdx.x / kWarp % apart; }
+  static __device__ int first_key() {
+    return static_cast<int>(threadIdx.x) / kWarp / apart * own_keys;
+  }
+
+  static __device__ void load(const unsigned char* q, int tile, int step, unsigned (&high)[4],
+                              unsigned (&low)[4]) {
+    const int lane = threadIdx.x % kWarp;
+    const unsigned char* at = q + (16 * tile + lane % 16) * L::pitch + lane / 16 * 16 + step * 32;
+    load_matrix4(high, at);
+    load_matrix4(low, at + L::q_low);
+  }
+
+  // Once for each tile of vectors, whose queries are at q.
+  __device__ void hold(const unsigned char* q) {
+    if constexpr (T == 1) {
+#pragma unroll
+      for (int i = 0; i < steps; ++i) load(q, 0, part() * steps + i, high[i], low[i]);
+    }
+  }
+
+  // Of one part, from step `first` on.
+  __device__ void add_part(const unsigned char* q, const unsigned char* keys, const float* scales,
+                           int first, float (&sum)[tiles][4]) {
+    const int lane = threadIdx.x % kWarp;
+    const unsigned char* at =
+        keys + (first_key() + lane / 16 * 8 + lane % 8) * L::pitch + first * 32 + lane / 8 % 2 * 16;
+#pragma unroll
+    for (int begin = 0; begin < steps; begin += run) {
+      float c[tiles][4] = {}, rest[tiles][4] = {};
+#pragma unroll
+      for (int i = begin; i < begin + run; ++i) {
+        unsigned b[tiles][2], own_high[4], own_low[4];
+        if constexpr (T > 1) load(q, part(), first + i, own_high, own_low);
+#pragma unroll
+        for (int j = 0; j < tiles; j += 2) {
+          unsigned four[4];
+          load_matrix4(four, at + 8 * j * L::pitch + 32 * i);
+          b[j][0] = four[0], b[j][1] = four[1];
+          b[j + 1][0] = four[2], b[j + 1][1] = four[3];
+        }
+#pragma unroll
+        for (int j = 0; j < tiles; ++j) Key::mma(c[j], T > 1 ? own_high : high[i % kept], b[j]);
+#pragma unroll
+        for (int j = 0; j < tiles; ++j) Key::mma(rest[j], T > 1 ? own_low : low[i % kept], b[j]);
+      }
+      const float* scale = scales + (first + begin) / 2 * kBlockKeys + first_key() + lane % 4 * 2;
+#pragma unroll
+      for (int j = 0; j < tiles; ++j)
+#pragma unroll
+        for (int x = 0; x < 4; ++x) {
+          const float both = c[j][x] + rest[j][x];
+          if (!C::codes)
+            sum[j][x] = both;
+          else
+            sum[j][x] = begin == 0 ? both * scale[8 * j + x % 2]
+                                   : fmaf(both, scale[8 * j + x % 2], sum[j][x]);
+        }
+    }
+  }
+
+  __device__ void multiply(const unsigned char* q, const unsigned char* keys, const float* scales,
+                           float* parts) {
+    const int lane = threadIdx.x % kWarp;
+    float sum[tiles][4];
+    if constexpr (T == 1) {
+      add_part(q, keys, scales, part() * steps, sum);
+    } else {
+      add_part(q, keys, scales, 0, sum);
+#pragma unroll 1
+      for (int i = 1; i < kParts; ++i) {
+        float next[tiles][4];
+        add_part(q, keys, scales, i * steps, next);
+#pragma unroll
+        for (int j = 0; j < tiles; ++j)
+#pragma unroll
+          for (int x = 0; x < 4; ++x) sum[j][x] += next[j][x];
+      }
+    }
+    float* to = parts + (16 * part() + lane / 4) * L::part_pitch + first_key() + lane % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < tiles; ++j)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        *reinterpret_cast<float2*>(to + 8 * half * L::part_pitch + 8 * j) =
+            make_float2(sum[j][2 * half], sum[j][2 * half + 1]);
+  }
+};
+
+// What a vector's threads have found, kRowThreads of each 16.
+template <int T>
+struct Softening {
+  float top[T], total[T];  // highest score so far; of this thread's keys, sum of exp(score - top)
+};
+
+// Parts become weights, and keep[16 T] what sums so far are multiplied by. base: the position of
+// the block's first key.
+template <int W, uint32_t dtype, int T>
+__device__ void soften_block(const Scores& scores, int base, const Row* rows, float* parts,
+                             unsigned char* weights, float* keep, Softening<T>& s) {
+  using L = StepLayout<W, dtype, T>;
+  using Value = typename Cache<dtype>::Value;
+  const int key = threadIdx.x % kRowThreads * kRowKeys;
+#pragma unroll
+  for (int tile = 0; tile < T; ++tile) {
+    const int row = 16 * tile + threadIdx.x / kRowThreads;
+    float* at = parts + row * L::part_pitch + key;
+    const Row own = rows[row];
+    float x[kRowKeys], top = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < kRowKeys; ++i) {
+      float sum = at[i];
+#pragma unroll
+      for (int part = 1; part < L::held; ++part) sum += at[part * L::rows * L::part_pitch + i];
+      x[i] = sum * (own.factor * scores.scale);
+    }
+    if (scores.cap > 0.0f) {
+#pragma unroll
+      for (int i = 0; i < kRowKeys; ++i) x[i] = short_tanh(x[i] / scores.cap) * scores.cap;
+    }
+    bool seen[kRowKeys];
+#pragma unroll
+    for (int i = 0; i < kRowKeys; ++i) {
+      const int position = base + key + i;
+      seen[i] = position >= own.seen.first && position < own.seen.last;
+      if (seen[i]) top = fmaxf(top, x[i]);
+    }
+#pragma unroll
+    for (int step = kRowThreads / 2; step > 0; step /= 2)
+      top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, step));
+    top = fmaxf(top, s.top[tile]);
+    const float kept = top == -INFINITY ? 1.0f : power_of_two((s.top[tile] - top) * kLog2E);
+    s.top[tile] = top;
+    s.total[tile] *= kept;
+#pragma unroll
+    for (int i = 0; i < kRowKeys; ++i) {
+      x[i] = seen[i] ? power_of_two((x[i] - top) * kLog2E) : 0.0f;
+      s.total[tile] += x[i];
+    }
+    if (threadIdx.x % kRowThreads == 0) keep[row] = kept;
+#pragma unroll
+    for (int i = 0; i < kRowKeys; i += 2) {
+      if constexpr (Cache<dtype>::codes) {
+        at[i] = x[i], at[i + 1] = x[i + 1];
+      } else {
+        const Sum2<Value> both(x[i] * Value::scale, x[i + 1] * Value::scale);
+        unsigned char* to = weights + row * L::weight_pitch + 2 * (key + i);
+        *reinterpret_cast<unsigned*>(to) = both.high;
+        *reinterpret_cast<unsigned*>(to + L::rows * L::weight_pitch) = both.low;
+      }
+    }
+  }
+}
+
+// Sums of weighted values: a warp has W / 8 elements of all vectors.
+template <int W, uint32_t dtype, int T>
+struct Weighted {
+  using L = StepLayout<W, dtype, T>;
+  using C = Cache<dtype>;
+  using Value = typename C::Value;
+  static constexpr int columns = W / kStepWarps, tiles = columns / 8, steps = kBlockKeys / 16;
+  float sum[T][tiles][4];
+
+  static __device__ int first() { return static_cast<int>(threadIdx.x) / kWarp * columns; }
+
+  __device__ void clear() {
+#pragma unroll
+    for (int tile = 0; tile < T; ++tile)
+#pragma unroll
+      for (int j = 0; j < tiles; ++j)
+#pragma unroll
+        for (int x = 0; x < 4; ++x) sum[tile][j][x] = 0.0f;
+  }
+
+  // Values of 16 keys.
+  static __device__ void load(const unsigned char* values, int step, unsigned (&b)[tiles][2]) {
+    const int lane = threadIdx.x % kWarp;
+    const unsigned char* at = values + (16 * step + lane % 16) * L::pitch + 2 * first();
+    unsigned four[4];
+    if constexpr (tiles == 1) {
+      load_matrix4_transposed(four, at);
+      b[0][0] = four[0], b[0][1] = four[1];
+    } else {
+#pragma unroll
+      for (int j = 0; j + 1 < tiles; j += 2) {
+        load_matrix4_transposed(four, at + lane / 16 * 16 + 16 * j);
+        b[j][0] = four[0], b[j][1] = four[1];
+        b[j + 1][0] = four[2], b[j + 1][1] = four[3];
+      }
+    }
+  }
+
+  // Weights of 16 vectors and 16 keys: as they were written, or with the scales of the values'
+  // codes.
+  static __device__ void load_weights(const float* parts, const unsigned char* weights,
+                                      const float* scales, int tile, int step, unsigned (&high)[4],
+                                      unsigned (&low)[4]) {
+    const int lane = threadIdx.x % kWarp;
+    if constexpr (C::codes) {
+      const float* scale = scales + first() / 32 * kBlockKeys + 16 * step + lane % 4 * 2;
+      const float* at = parts + (16 * tile + lane / 4) * L::part_pitch + 16 * step + lane % 4 * 2;
+#pragma unroll
+      for (int x = 0; x < 4; ++x) {
+        const float2 w =
+            *reinterpret_cast<const float2*>(at + x % 2 * 8 * L::part_pitch + x / 2 * 8);
+        const float2 d = *reinterpret_cast<const float2*>(scale + x / 2 * 8);
+        // What is not seen must not take anything from a scale that is infinite.
+        const Sum2<Value> both(w.x == 0.0f ? 0.0f : w.x * d.x, w.y == 0.0f ? 0.0f : w.y * d.y);
+        high[x] = both.high, low[x] = both.low;
+      }
+    } else {
+      const unsigned char* at =
+          weights + (16 * tile + lane % 16) * L::weight_pitch + lane / 16 * 16 + 32 * step;
+      load_matrix4(high, at);
+      load_matrix4(low, at + L::rows * L::weight_pitch);
+    }
+  }
+
+  // Takes infinities and NaNs out of values; whether there were any.
+  static __device__ bool take_out(unsigned (&b)[tiles][2]) {
+    bool found = false;
+#pragma unroll
+    for (int j = 0; j < tiles; ++j)
+#pragma unroll
+      for (int x = 0; x < 2; ++x) {
+        const bool low = Value::finite(static_cast<uint16_t>(b[j][x]));
+        const bool high = Value::finite(static_cast<uint16_t>(b[j][x] >> 16));
+        found = found || !low || !high;
+        b[j][x] &= (low ? 0xffffu : 0u) | (high ? 0xffff0000u : 0u);
+      }
+    return found;
+  }
+
+  // Adds what was taken out to the vectors that see it.
+  __device__ void put_back(const unsigned char* weights, const unsigned char* values) {
+    const int lane = threadIdx.x % kWarp;
+#pragma unroll 1
+    for (int key = 0; key < kBlockKeys; ++key)
+#pragma unroll
+      for (int j = 0; j < tiles; ++j)
+#pragma unroll
+        for (int x = 0; x < 2; ++x) {
+          const uint16_t v = *reinterpret_cast<const uint16_t*>(
+              values + key * L::pitch + 2 * (first() + 8 * j + lane % 4 * 2 + x));
+          if (Value::finite(v)) continue;
+#pragma unroll
+          for (int tile = 0; tile < T; ++tile)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+              const unsigned char* at =
+                  weights + (16 * tile + lane / 4 + 8 * half) * L::weight_pitch + 2 * key;
+              const float w = Value::value(*reinterpret_cast<const uint16_t*>(at), 0);
+              if (w != 0.0f) sum[tile][j][2 * half + x] += w * Value::value(v, 0);
+            }
+        }
+  }
+
+  // mixed: some vector does not see some key, from whose value it must take nothing.
+  __device__ void add(const float* parts, const unsigned char* weights, const unsigned char* values,
+                      const float* scales, const float* keep, bool mixed) {
+    const int lane = threadIdx.x % kWarp;
+    float c[T][tiles][4] = {};
+    bool out = false;
+#pragma unroll
+    for (int i = 0; i < steps; ++i) {
+      unsigned b[tiles][2];
+      load(values, i, b);
+      if (!C::codes && mixed) out = take_out(b) || out;
+#pragma unroll
+      for (int tile = 0; tile < T; ++tile) {
+        unsigned high[4], low[4];
+        load_weights(parts, weights, scales, tile, i, high, low);
+#pragma unroll
+        for (int j = 0; j < tiles; ++j) Value::mma(c[tile][j], high, b[j]);
+#pragma unroll
+        for (int j = 0; j < tiles; ++j) Value::mma(c[tile][j], low, b[j]);
+      }
+    }
+#pragma unroll
+    for (int tile = 0; tile < T; ++tile) {
+      const float upper = keep[16 * tile + lane / 4], lower = keep[16 * tile + lane / 4 + 8];
+#pragma unroll
+      for (int j = 0; j < tiles; ++j)
+#pragma unroll
+        for (int x = 0; x < 4; ++x)
+          sum[tile][j][x] = fmaf(sum[tile][j][x], x < 2 ? upper : lower, c[tile][j][x]);
+    }
+    if (!C::codes && mixed && __any_sync(kAllLanes, out)) put_back(weights, values);
+  }
+
+  // to: results of vectors, `row` floats apart, of which `count` are there and have `size`
+  // elements.
+  __device__ void write(float* to, int64_t row, int count, int size) const {
+    const int lane = threadIdx.x % kWarp;
+#pragma unroll
+    for (int tile = 0; tile < T; ++tile)
+#pragma unroll
+      for (int j = 0; j < tiles; ++j)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int r = 16 * tile + lane / 4 + 8 * half, d = first() + 8 * j + lane % 4 * 2;
+          if (r < count && d < size)
+            *reinterpret_cast<float2*>(to + r * row + d) =
+                make_float2(sum[tile][j][2 * half] * (1.0f / Value::scale),
+                            sum[tile][j][2 * half + 1] * (1.0f / Value::scale));
+        }
+  }
+};
+
+}  // namespace
