@@ -27,9 +27,7 @@ class SsmConvSilu(SsmConv):
         y, *kept = super().reference(x, w, *memory)
         return silu(y.astype(np.float64)).astype(np.float32), *kept
 
-    def expand(
-        self, graph: Graph, x: Value, w: Value, *memory: Value | None
-    ) -> tuple[Value, ...]:
+    def expand(self, graph: Graph, x: Value, w: Value, *memory: Value | None) -> tuple[Value, ...]:
         """ssm_conv and silu."""
         y, *kept = graph.ssm_conv(x, w, *memory)
         return graph.silu(y), *kept
