@@ -1,6 +1,7 @@
 // attention_prepare: a block takes a few heads of one token, a warp each: queries, then keys, then
 // values. A head is normalised into shared memory, turned there, and goes from there to where it
-// belongs. Frequencies do not depend on kernels before this one and are formed while those end.
+// belongs. Where no kernel writes the positions, angles are formed while those before this one end.
+#include "ahead.cuh"
 #include "attention_pool.cuh"
 #include "encode.cuh"
 #include "entering.cuh"
@@ -53,19 +54,21 @@ struct Task {
   RootMeanSquare length;
   Check fit;
   int groups;  // of heads, a block each
+  bool early;  // no kernel writes positions, idx or factors
 };
 
 // A block of 32 values from each run of 32. False where one has a value that blocks cannot hold.
 template <uint32_t dtype>
 __device__ bool store_blocks(const float* row, int size, char* to) {
   bool fits = true;
-  for (int e = threadIdx.x % kWarp; e < size; e += kWarp)
-    fits = fits && encodes<dtype>(fabsf(extreme(row[e])));
-  if (!fits) return false;
-  for (int e = threadIdx.x % kWarp; e < size; e += kWarp)
-    encode<dtype>(row[e], extreme(row[e]),
-                  reinterpret_cast<uint8_t*>(to) + e / 32 * Encoded<dtype>::bytes);
-  return true;
+#pragma unroll 4
+  for (int e = threadIdx.x % kWarp; e < size; e += kWarp) {
+    const float x = row[e], end = extreme(x);
+    const bool fit = encodes<dtype>(fabsf(end));
+    if (fit) encode<dtype>(x, end, reinterpret_cast<uint8_t*>(to) + e / 32 * Encoded<dtype>::bytes);
+    fits = fits && fit;
+  }
+  return fits;
 }
 
 template <uint32_t dtype>
@@ -102,6 +105,11 @@ __device__ void turn(const Turning& t, const float2* turns, float* row) {
   }
 }
 
+// Weights come from far away.
+__device__ void fetch_weights(const Part& part) {
+  if (part.norm) fetch_ahead(part.norm, int64_t{4} * part.size);
+}
+
 // The head of this warp, normalised, in shared memory.
 __device__ void fetch_head(const Part& part, const RootMeanSquare& length, const float* x,
                            float* to) {
@@ -119,8 +127,12 @@ __global__ void __launch_bounds__(kThreads) prepare_heads(Task task) {
   const int64_t token = blockIdx.x / task.groups;
   const int begin = static_cast<int>(blockIdx.x % task.groups) * kHeads;
   const int pair = threadIdx.x;
-  const double each = pair < t.pairs ? turns_each(t, pair) : 0.0;
-  await_grid();
+  fetch_weights(task.q);
+  fetch_weights(task.k);
+  if (!task.early) await_grid();
+  if (pair < t.pairs) turns[pair] = turned(t, token, pair, turns_each(t, pair));
+  const bool enter = begin + kHeads > task.q.heads && enters(task.entering, token);
+  if (task.early) await_grid();
   const int turning = task.q.heads + task.k.heads;
   int head = begin + threadIdx.x / kWarp;
   const bool turns_here = head < turning, query = head < task.q.heads;
@@ -129,8 +141,6 @@ __global__ void __launch_bounds__(kThreads) prepare_heads(Task task) {
   float* row = rows[threadIdx.x / kWarp];
   if (head < part.heads)
     fetch_head(part, task.length, part.x + token * part.token_step + head * part.head_step, row);
-  if (pair < t.pairs && begin < turning) turns[pair] = turned(t, token, pair, each);
-  const bool enter = begin + kHeads > task.q.heads && enters(task.entering, token);
   __syncthreads();
   if (head >= part.heads || !(query || enter)) return;
   if (turns_here) turn(t, turns, row);
@@ -169,7 +179,9 @@ void run(const rr_node* node, const rr_exec* exec) {
                      check(exec,
                            "'k' and 'v' should be finite and small enough for a block's f16 "
                            "scale, row %lld of %lld is not"),
-                     static_cast<int>(blocks_for(heads, kHeads))};
+                     static_cast<int>(blocks_for(heads, kHeads)),
+                     in[kPositions].constant && in[kIdx].constant &&
+                         (!present(in[kFactors]) || in[kFactors].constant)};
   const dim3 grid(static_cast<unsigned>(n * task.groups));
   RR_LAUNCH(exec, prepare_heads, grid, kThreads, 0, task);
 }

@@ -49,6 +49,8 @@ struct Task {
   float scale;
   bool tiled;
   bool whole_state, whole_tokens, whole_log;  // rows of keys are aligned for quads
+  bool at_once;                               // all blocks run at the same time
+  unsigned resident;                          // blocks that do
   int chunk;  // sequences that can go in chunks of so many tokens go elsewhere; 0: none does
   Sequences all;
 };
@@ -79,12 +81,12 @@ struct Work {
   int64_t first;  // the row of its first token
 };
 
-__device__ inline Work work_of(const Task& task, int block_rows) {
-  const int slices = (task.size + block_rows - 1) / block_rows;
+__device__ inline Work work_of(const Task& task, int block_rows, unsigned block) {
+  const unsigned slices = (task.size + block_rows - 1) / block_rows;
   Work work = {};
-  work.row = static_cast<int>(blockIdx.x % slices) * block_rows;
-  work.head = static_cast<int>(blockIdx.x / slices % task.heads);
-  work.b = static_cast<int>(blockIdx.x / slices / task.heads);
+  work.row = static_cast<int>(block % slices) * block_rows;
+  work.head = static_cast<int>(block / slices % task.heads);
+  work.b = static_cast<int>(block / slices / task.heads);
   work.key = key_head(task, work.head);
   work.pass = task.all.replay.pass(task.all.batch, work.b);
   const Pass& pass = work.pass;
@@ -238,15 +240,14 @@ struct StateRows {
 
 // Lane r stores row r. A choice of values, not of addresses: the array stays in registers.
 template <typename S>
-__device__ inline void store_values(const StateRows<S>& rows, float* to, const float (&values)[S::kRows],
-                                    float factor) {
+__device__ inline void store_values(const StateRows<S>& rows, float* to,
+                                    const float (&values)[S::kRows], float factor) {
   float own = values[0];
 #pragma unroll
   for (int r = 1; r < S::kRows; ++r) own = rows.lane == r ? values[r] : own;
   if (rows.lane < min(S::kRows, rows.left)) to[rows.lane] = own * factor;
 }
 
-template <typename S>
 __device__ inline float* state_row(const Task& task, const Work& work, int plane, int row) {
   const int64_t at = int64_t{work.head} * task.size + row;
   return task.all.kept.plane(work.b, plane) + at * task.size;
@@ -262,8 +263,8 @@ __device__ inline void keep_state(const Task& task, const Work& work, const Stat
 #pragma unroll
   for (int r = 0; r < S::kRows; ++r)
     if (r < rows.left)
-      store_keys<S>(state_row<S>(task, work, plane, rows.first + r), rows.m[r], rows.lane,
-                    task.size, task.whole_state);
+      store_keys<S>(state_row(task, work, plane, rows.first + r), rows.m[r], rows.lane, task.size,
+                    task.whole_state);
 }
 
 template <typename S, bool kByKey>
@@ -343,8 +344,8 @@ __device__ inline StateRows<S> load_rows(const Task& task, const Work& work) {
 #pragma unroll
   for (int r = 0; r < S::kRows; ++r)
     if (r < rows.left)
-      rows.m[r] = load_keys<S>(state_row<S>(task, work, plane, rows.first + r), rows.lane,
-                               task.size, task.whole_state);
+      rows.m[r] = load_keys<S>(state_row(task, work, plane, rows.first + r), rows.lane, task.size,
+                               task.whole_state);
   return rows;
 }
 
@@ -365,13 +366,27 @@ __device__ inline void clear(Stage<S, kByKey>& stage) {
   for (int i = threadIdx.x; i < kFloats; i += S::kThreads) at[i] = 0.0f;
 }
 
+// Brings a block's part of the state closer.
+template <typename S>
+__device__ inline void fetch_state(const Task& task, const Work& work) {
+  if (work.pass.idle()) return;
+  const int rows = min(S::kBlockRows, task.size - work.row);
+  fetch_ahead(state_row(task, work, task.all.kept.source(work.b), work.row),
+              int64_t{4} * task.size * rows);
+}
+
 template <typename S, bool kByKey>
 __global__ void __launch_bounds__(S::kThreads, S::kBlocks) run_pass(Task task) {
-  enter_grid();
+  if (task.at_once) release_all();
   auto* stages = reinterpret_cast<Stage<S, kByKey>*>(dynamic_shared());
-  if (!sequences_fit(task.all)) return;
+  const bool fits = begin_entering(task.all);
+  const Work work = fits ? work_of(task, S::kBlockRows, blockIdx.x) : Work{};
+  if (fits && task.all.early && blockIdx.x < task.resident) fetch_state<S>(task, work);
+  finish_entering(task.all);
+  if (!fits) return;
+  if (blockIdx.x + task.resident < gridDim.x)
+    fetch_state<S>(task, work_of(task, S::kBlockRows, blockIdx.x + task.resident));
   clear_padding(task);
-  const Work work = work_of(task, S::kBlockRows);
   if (work.pass.idle() || in_chunks(task, work.pass)) return;
   if (task.size < S::kKeys || task.size % S::kBlockRows != 0) {
     clear(stages[0]);
@@ -420,8 +435,8 @@ inline Task read_task(const rr_node* node, const rr_exec* exec, int memory = 5) 
   task.size = static_cast<int>(in[2].shape[2]);
   task.scale = static_cast<float>(scale != 0.0 ? scale : 1.0 / sqrt(size));
   task.tiled = attr_is(node, "heads", "tiled");
-  task.all = read_sequences(exec, kept[0], in[2].shape[0], kept[1], kept[2], kept[3], kept[4],
-                            kept + 5);
+  task.all =
+      read_sequences(exec, kept[0], in[2].shape[0], kept[1], kept[2], kept[3], kept[4], kept + 5);
   const bool quads = task.size % 4 == 0;
   task.whole_state = quads && aligned(task.all.kept.data);
   task.whole_tokens = quads && aligned(task.q) && aligned(task.k) && aligned(task.v) &&
@@ -432,9 +447,11 @@ inline Task read_task(const rr_node* node, const rr_exec* exec, int memory = 5) 
 
 // Launches the pass in this shape; kByKey: a decay for every key.
 template <typename S, bool kByKey>
-void launch_pass(const rr_exec* exec, const Task& task) {
+void launch_pass(const rr_exec* exec, Task task) {
   const int64_t slices = blocks_for(task.size, S::kBlockRows);
   const dim3 grid(static_cast<unsigned>(task.all.batch.count * task.heads * slices));
+  task.resident = static_cast<unsigned>(S::kBlocks * cuda(exec).multiprocessors);
+  task.at_once = grid.x <= task.resident;
   RR_LAUNCH(exec, (run_pass<S, kByKey>), grid, S::kThreads, (kStages * sizeof(Stage<S, kByKey>)),
             task);
 }
@@ -445,7 +462,7 @@ void launch_pass_128(const rr_exec* exec, const Task& task) {
   using One = Shape<8, 4, 1, kRaw>;
   const int64_t blocks =
       int64_t{task.all.batch.count} * task.heads * blocks_for(task.size, One::kBlockRows);
-  if (blocks <= 2 * cuda(exec).multiprocessors)
+  if (blocks <= One::kBlocks * cuda(exec).multiprocessors)
     launch_pass<One, kByKey>(exec, task);
   else  // rows enough to fill the device; two in a thread share the operands
     launch_pass<Shape<8, 4, 2, kRaw>, kByKey>(exec, task);

@@ -12,8 +12,7 @@ int supports(const rr_node* node, char* why, size_t size) {
   const rr_tensor& x = node->inputs[0];
   if (x.rank != 3 || x.dtype != RR_F32 || !dense_tail(x, 1))
     return refuse(why, size, "x needs rank 3 and dense f32 rows");
-  const char* complaint =
-      turning_complaint(node, x.shape[2], node->inputs[1], node->inputs[2]);
+  const char* complaint = turning_complaint(node, x.shape[2], node->inputs[1], node->inputs[2]);
   return *complaint ? refuse(why, size, complaint) : 1;
 }
 
@@ -51,8 +50,9 @@ void run(const rr_node* node, const rr_exec* exec) {
   const rr_tensor& x = node->inputs[0];
   if (numel(x) == 0) return;
   const int64_t groups = blocks_for(x.shape[1], kHeads);
-  const Task task = {rows_of(x), rows_of(node->outputs[0]), x.shape[1], x.shape[2], groups,
-                     read_turning(node, node->inputs[1], node->inputs[2])};
+  const Task task = {rows_of(x), rows_of(node->outputs[0]),
+                     x.shape[1], x.shape[2],
+                     groups,     read_turning(node, node->inputs[1], node->inputs[2])};
   const dim3 grid(static_cast<unsigned>(x.shape[0] * groups));
   RR_LAUNCH(exec, rotate, grid, kThreads, 0, task);
 }

@@ -1,4 +1,5 @@
-// How heads turn by their tokens' positions: angles of pairs, from attributes that several ops have.
+// How heads turn by their tokens' positions: angles of pairs, from attributes that several ops
+// have.
 #pragma once
 
 #include "kernel.cuh"

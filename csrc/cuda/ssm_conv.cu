@@ -1,6 +1,6 @@
-// ssm_conv and ssm_conv_silu: a thread takes a channel through a piece of a sequence, its window in registers. The
-// thread with a sequence's first piece, which alone reads the old tail, also writes the new ones;
-// so a piece is never shorter than a tail.
+// ssm_conv and ssm_conv_silu: a thread takes a channel through a piece of a sequence, its window in
+// registers. The thread with a sequence's first piece, which alone reads the old tail, also writes
+// the new ones; so a piece is never shorter than a tail.
 #include "activation.cuh"
 #include "kept_state.cuh"
 
@@ -128,24 +128,42 @@ __device__ inline void clear_padding(const Task& task, int64_t c) {
     task.y[i * task.y_stride + c] = 0.0f;
 }
 
-// A sequence and which of its pieces; b < 0 for none. A sequence without tokens has one, too.
+// A sequence and which of its pieces; b < 0 for none. First come the first pieces of all, which
+// sequences without tokens have, too.
 struct Place {
   int b, piece;
 };
 
 __device__ inline Place place_of(const Batch& batch, int size, int index) {
+  if (index < batch.count) return {index, 0};
+  index -= batch.count;
   for (int b = 0; b < batch.count; ++b) {
-    const int length = batch.length(b), pieces = length > size ? (length - 1) / size + 1 : 1;
-    if (index < pieces) return {b, index};
-    index -= pieces;
+    const int length = batch.length(b), more = length > size ? (length - 1) / size : 0;
+    if (index < more) return {b, index + 1};
+    index -= more;
   }
   return {-1, 0};
 }
 
+// The weights and the old tails of a block's channels, for the sequence of the same number.
+__device__ inline void fetch_tails(const Task& task) {
+  const int64_t c = int64_t{blockIdx.x} * kThreads, left = task.channels - c;
+  const int64_t bytes = int64_t{4} * (left < kThreads ? left : kThreads);
+  fetch_ahead(task.w + c * task.taps, bytes * task.taps);
+  const Kept& kept = task.all.kept;
+  const int b = static_cast<int>(blockIdx.y);
+  if (b >= task.all.batch.count) return;
+  const float* tail = kept.plane(b, kept.source(b)) + c;
+  for (int t = 0; t + 1 < task.taps; ++t) fetch_ahead(tail + t * task.channels, bytes);
+}
+
 template <int kTaps, bool kSilu>
 __global__ void __launch_bounds__(kThreads) convolve_pieces(Task task) {
-  enter_grid();
-  if (!sequences_fit(task.all)) return;
+  release_grid();
+  const bool fits = begin_entering(task.all);
+  if (fits && task.all.early) fetch_tails(task);
+  finish_entering(task.all);
+  if (!fits) return;
   const int64_t c = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (c >= task.channels) return;
   clear_padding(task, c);

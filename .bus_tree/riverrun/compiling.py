@@ -1,0 +1,1 @@
+/work/wt/mix/api/riverrun/compiling.py
