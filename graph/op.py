@@ -19,7 +19,8 @@ from .spec import TensorSpec
 
 if TYPE_CHECKING:
     from .builder import Graph
-    from .node import Value
+    from .fusion import Fusion, Uses
+    from .node import Node, Value
 
 Specs = TensorSpec | tuple[TensorSpec, ...]
 
@@ -37,8 +38,8 @@ class Op:
     """One operation. Subclasses are frozen dataclasses whose fields are the attributes.
 
     inputs: names; a trailing "?" marks an optional one, a leading "*" (last only) any number.
-    outputs: names; a trailing "?" (last only) marks one that exists where the input is given that
-    it writes.
+    outputs: names; a trailing "?" (last only) marks one that exists where an optional input is
+    given, such as the one that it writes.
     writes: output -> input; the output is the new version of that state, in the same memory. The
     input may also be what a node made, when nothing reads it afterwards.
     inplace: output -> input; the planner may give both the same memory when the input dies there.
@@ -48,6 +49,7 @@ class Op:
     tolerance: the largest NMSE of an output against the reference, with the reason beside it; None
     for the default of backends/tolerance.py. block_tolerance: where an input is of a block type.
     recurrent: it keeps a state from token to token and has the replay form of ops/replay.py.
+    fuses: of a fused op, names of the ops at whose nodes `fusions` looks for what it may replace.
 
     Every op but a view says which rows of a pass belong together; `test-ops --rows` checks it:
 
@@ -72,6 +74,7 @@ class Op:
     tolerance: ClassVar[float | None] = None
     block_tolerance: ClassVar[float | None] = None
     recurrent: ClassVar[bool] = False
+    fuses: ClassVar[tuple[str, ...]] = ()
     rowwise: ClassVar[bool] = False
     broadcasts: ClassVar[tuple[str, ...]] = ()
     per_token: ClassVar[tuple[str, ...]] = ()
@@ -102,6 +105,16 @@ class Op:
         graph, None for absent optional ones; constants with their data are the only leaves that an
         expansion may add. The outputs' specs are those that `infer` gives."""
         return None
+
+    @classmethod
+    def fusions(cls, node: Node, uses: Uses) -> Iterable[Fusion]:
+        """Where this op may stand for a node, one of those in `fuses`, and nodes around it.
+
+        Each by itself, those that cover more first being no duty: passes/fuse.py takes the largest
+        that the backend has a kernel for. It checks that values which others read are among the
+        results and that an order is left; the rest is this method's: what it finds computes the
+        same."""
+        return ()
 
     def view_offset(self, x: TensorSpec) -> int:
         """Bytes from the start of x to the start of the output, for view ops."""
@@ -173,11 +186,12 @@ class Op:
     def require_inputs(self, inputs: Sequence[object | None]) -> None:
         """Raise GraphError unless there are as many inputs as declared, and none missing."""
         variadic = bool(self.inputs) and self.inputs[-1].startswith("*")
-        if not variadic and len(inputs) != len(self.inputs):
+        last = len(self.inputs) - 1
+        if len(inputs) < last if variadic else len(inputs) != len(self.inputs):
             takes = ", ".join(self.inputs) or "nothing"
             raise GraphError(f"{self.name}: takes {takes}; got {len(inputs)} inputs")
         for place, value in enumerate(inputs):
-            if value is None and (variadic or not self.inputs[place].endswith("?")):
+            if value is None and not self.inputs[min(place, last)].endswith("?"):
                 raise GraphError(f"{self.name}: input {place} is missing; it takes {self.inputs}")
 
     def fail(self, arg: str, want: object, got: object, remedy: str = "") -> ShapeError:
