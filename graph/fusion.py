@@ -10,7 +10,7 @@ from .node import Node, Value
 from .op import Op
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Fusion:
     """One op in place of several nodes of a graph.
 
@@ -24,6 +24,11 @@ class Fusion:
     inputs: tuple[Value | None, ...]
     covers: tuple[Node, ...]
     results: Mapping[Value, tuple[int, int]]
+
+    @property
+    def first(self) -> Node:
+        """The first node that it covers, views aside."""
+        return min(self.computed, key=lambda node: node.id)
 
     @property
     def computed(self) -> list[Node]:
