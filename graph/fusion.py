@@ -1,4 +1,4 @@
-"""What a fused op says of the nodes that it may stand for; passes/fuse.py puts it in their place."""
+"""What a fused op says of the nodes that it may stand for: passes/fuse.py replaces them."""
 
 from __future__ import annotations
 

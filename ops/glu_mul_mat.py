@@ -32,8 +32,8 @@ ACTIVATIONS: dict[str, Callable[..., Any]] = {
 
 
 def only_product(value: Value, uses: Uses) -> tuple[Node, ...]:
-    """The nodes that alone read a value [N, ...] as rows of a product: a view that makes rows of it,
-    where it has more axes, and the product. Empty where something else reads it."""
+    """The nodes that alone read a value [N, ...] as rows of a product: a view that makes rows of
+    it, where it has more axes, and the product. Empty where something else reads it."""
     covers: tuple[Node, ...] = ()
     if value.spec.rank > 2:
         flat = uses.only(value, "reshape")
@@ -119,7 +119,9 @@ class GluMulMat(Op):
         yield Case("heads,n=3", gate=gate, up=f32(3, 4, 64), w=rand("q4_k", 33, 256), act="sigmoid")
         gate, up = f32(5, 256, lo=-8, hi=8, gap=256), f32(5, 256, gap=256)
         yield Case("halves,n=5", gate=gate, up=up, w=rand("q4_k", 33, 256), act="silu")
-        yield Case("empty,n=0", gate=f32(0, 256), up=f32(0, 256), w=rand("q4_k", 8, 256), act="silu")
+        yield Case(
+            "empty,n=0", gate=f32(0, 256), up=f32(0, 256), w=rand("q4_k", 8, 256), act="silu"
+        )
         for n in (1, 8):
             gate, w = f32(n, 17408, lo=-8, hi=8), rand("q4_k", 5120, 17408)
             yield Case(gate=gate, up=f32(n, 17408), w=w, act="silu", tags=("perf",))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
@@ -77,7 +76,9 @@ MIXED = (
 )
 
 
-def weights(types: Iterable[str], k: int, rows: Sequence[int] = (48, 16, 33, 1)) -> tuple[Declared, ...]:
+def weights(
+    types: Iterable[str], k: int, rows: Sequence[int] = (48, 16, 33, 1)
+) -> tuple[Declared, ...]:
     """Weights of these types, of so many rows each."""
     return tuple(rand(of, m, k) for of, m in zip(types, rows, strict=False))
 

@@ -106,7 +106,12 @@ class NormMulMats(Op):
         few = weights(MIXED[0], 256)
         yield Case(x=f32(3, 256), weight=f32(256), ws=(rand("q4_k", 17, 256),), eps=1e-5)
         yield Case(
-            "gap,n=3", x=f32(3, 256, gap=32), delta=f32(3, 256, gap=8), weight=f32(256), ws=few, eps=1e-6
+            "gap,n=3",
+            x=f32(3, 256, gap=32),
+            delta=f32(3, 256, gap=8),
+            weight=f32(256),
+            ws=few,
+            eps=1e-6,
         )
         yield Case("empty,n=0", x=f32(0, 256), delta=f32(0, 256), weight=f32(256), ws=few, eps=1e-6)
         large = f32(2, 256, lo=-1e15, hi=1e15)

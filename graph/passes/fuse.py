@@ -28,9 +28,10 @@ def fuse(graph: Graph, among: Iterable[str], takes: Takes) -> Graph:
     go first. The order of nodes stays but for those that are fused; so do leaves, states, outputs
     and the specs of outputs. The same graph comes back when nothing is fused."""
     ops = [OPS[name] for name in sorted(set(among)) if name in OPS and OPS[name].fuses]
-    found = _candidates(graph, ops) if ops else []
+    uses = Uses(graph)
+    found = _candidates(graph, ops, uses) if ops else []
     while found:
-        chosen = _Chooser(graph, takes).choose(found)
+        chosen = _Chooser(graph, uses, takes).choose(found)
         if not chosen:
             break
         try:
@@ -46,13 +47,12 @@ def fuse(graph: Graph, among: Iterable[str], takes: Takes) -> Graph:
     return graph
 
 
-def _candidates(graph: Graph, ops: list[type[Op]]) -> list[Fusion]:
+def _candidates(graph: Graph, ops: list[type[Op]], uses: Uses) -> list[Fusion]:
     """All that is found: the largest first, and else in the order of the graph."""
     of: dict[str, list[type[Op]]] = {}
     for op in ops:
         for name in op.fuses:
             of.setdefault(name, []).append(op)
-    uses = Uses(graph)
     found = [f for n in graph.nodes for op in of.get(n.op.name, ()) for f in op.fusions(n, uses)]
     return sorted(found, key=lambda f: (-len(f.computed), f.first.id))
 
@@ -73,8 +73,8 @@ class _Chooser:
     """The choice of fusions. A node's place in the order is its id, or that of one of the nodes
     that it is fused with; views and leaves have none: they go where they are needed."""
 
-    def __init__(self, graph: Graph, takes: Takes) -> None:
-        self.graph, self.takes, self.uses = graph, takes, Uses(graph)
+    def __init__(self, graph: Graph, uses: Uses, takes: Takes) -> None:
+        self.graph, self.uses, self.takes = graph, uses, takes
         self.place: dict[Node, int] = {}
 
     def choose(self, candidates: list[Fusion]) -> list[_Placed]:
@@ -149,7 +149,7 @@ class _Unfit(Exception):
 class _Builder:
     """The graph being made; `moved` maps values of the given one to it.
 
-    A view stands before its first reader."""
+    Views and leaves stand before their first reader."""
 
     def __init__(self, source: Graph, chosen: list[_Placed]) -> None:
         self.source = source
@@ -166,6 +166,8 @@ class _Builder:
         for node in self.source.nodes:
             if node.id in self.chosen:
                 self._fuse(self.chosen[node.id])
+            elif node.is_leaf:
+                self._value(node.value())
             elif node not in self.covered and not node.op.view:
                 self._copy(node)
         self.graph.outputs = {k: self._value(v) for k, v in self.source.outputs.items()}
