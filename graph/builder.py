@@ -208,6 +208,8 @@ def bind_arguments(
     Raises GraphError for missing, doubled or surplus inputs."""
     attributes = dict(rest)
     if cls.inputs and cls.inputs[-1].startswith("*"):
+        if any(a is None for a in args):
+            raise GraphError(f"{cls.name}: input {args.index(None)} is missing; got None")
         return args, attributes
     names = [n.rstrip("?") for n in cls.inputs]
     if len(args) > len(names):

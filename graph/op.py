@@ -38,8 +38,8 @@ class Op:
     """One operation. Subclasses are frozen dataclasses whose fields are the attributes.
 
     inputs: names; a trailing "?" marks an optional one, a leading "*" (last only) any number.
-    outputs: names; a trailing "?" (last only) marks one that exists where an optional input is
-    given, such as the one that it writes.
+    outputs: names; a trailing "?" (last only) marks one that exists where the input is given that
+    it writes.
     writes: output -> input; the output is the new version of that state, in the same memory. The
     input may also be what a node made, when nothing reads it afterwards.
     inplace: output -> input; the planner may give both the same memory when the input dies there.
@@ -186,12 +186,11 @@ class Op:
     def require_inputs(self, inputs: Sequence[object | None]) -> None:
         """Raise GraphError unless there are as many inputs as declared, and none missing."""
         variadic = bool(self.inputs) and self.inputs[-1].startswith("*")
-        last = len(self.inputs) - 1
-        if len(inputs) < last if variadic else len(inputs) != len(self.inputs):
+        if not variadic and len(inputs) != len(self.inputs):
             takes = ", ".join(self.inputs) or "nothing"
             raise GraphError(f"{self.name}: takes {takes}; got {len(inputs)} inputs")
         for place, value in enumerate(inputs):
-            if value is None and not self.inputs[min(place, last)].endswith("?"):
+            if value is None and (variadic or not self.inputs[place].endswith("?")):
                 raise GraphError(f"{self.name}: input {place} is missing; it takes {self.inputs}")
 
     def fail(self, arg: str, want: object, got: object, remedy: str = "") -> ShapeError:

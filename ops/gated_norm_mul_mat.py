@@ -11,13 +11,13 @@ from ..graph.builder import Graph
 from ..graph.case import Case, f32, rand
 from ..graph.fusion import Fusion, Uses, maker
 from ..graph.node import Node, Value
-from ..graph.op import Cost, Op, register
+from ..graph.op import Cost, Op, make_op, register
 from ..graph.spec import TensorSpec
 from .glu import Swiglu
 from .glu_mul_mat import only_product
 from .mul_mat import QUANTISED_PRODUCT, MulMat
 from .mul_mats import products, products_cost, require_rows, require_weights
-from .rms_norm import RmsNorm
+from .rms_norm import normalised
 
 
 @register
@@ -52,7 +52,7 @@ class GatedNormMulMat(Op):
     def reference(
         self, x: np.ndarray, weight: np.ndarray, gate: np.ndarray, w: np.ndarray
     ) -> np.ndarray:
-        h = Swiglu().reference(gate, RmsNorm(eps=self.eps).reference(x, weight))
+        h = Swiglu().reference(gate, normalised(x, weight, self.eps))
         return products(h.reshape(len(h), w.shape[1]), (w,))
 
     def expand(self, graph: Graph, x: Value, weight: Value, gate: Value, w: Value) -> Value:
@@ -71,7 +71,7 @@ class GatedNormMulMat(Op):
         norm, covers = maker(up, "rms_norm"), only_product(node.value(), uses)
         if norm is None or norm.inputs[1] is None or not covers:
             return
-        op, w = cls(eps=norm.op.attributes()["eps"]), covers[-1].inputs[1]
+        op, w = make_op(cls.name, norm.op.attributes()), covers[-1].inputs[1]
         results = {covers[-1].value(): (0, 0)}
         yield Fusion(op, (*norm.inputs, gate, w), (norm, node, *covers), results)
 

@@ -12,7 +12,7 @@ from ..graph.builder import Graph
 from ..graph.case import Case, f32, rand
 from ..graph.fusion import Fusion, Uses, maker
 from ..graph.node import Node, Value
-from ..graph.op import Cost, Op, register
+from ..graph.op import Cost, Op, make_op, register
 from ..graph.spec import TensorSpec
 from .glu import Geglu, Swiglu
 from .mul_mat import QUANTISED_PRODUCT, MulMat
@@ -29,6 +29,7 @@ ACTIVATIONS: dict[str, Callable[..., Any]] = {
     "gelu": Geglu.activation,
     "sigmoid": sigmoid,
 }
+_GLU = {"swiglu": "silu", "geglu": "gelu"}
 
 
 def only_product(value: Value, uses: Uses) -> tuple[Node, ...]:
@@ -98,15 +99,15 @@ class GluMulMat(Op):
         if not covers:
             return
         w, results = covers[-1].inputs[1], {covers[-1].value(): (0, 0)}
-        if node.op.name != "mul":
-            act = "silu" if node.op.name == "swiglu" else "gelu"
-            yield Fusion(cls(act=act), (*node.inputs, w), (node, *covers), results)
+        if act := _GLU.get(node.op.name):
+            op = make_op(cls.name, {"act": act})
+            yield Fusion(op, (*node.inputs, w), (node, *covers), results)
             return
+        op = make_op(cls.name, {"act": "sigmoid"})
         for up, gate in (node.inputs, node.inputs[::-1]):
             gating = maker(gate, "sigmoid")
             if gating and up is not None and up.shape == gating.value().shape:
-                inputs = (gating.inputs[0], up, w)
-                yield Fusion(cls(act="sigmoid"), inputs, (gating, node, *covers), results)
+                yield Fusion(op, (gating.inputs[0], up, w), (gating, node, *covers), results)
 
     @staticmethod
     def cases() -> Iterable[Case]:
