@@ -237,6 +237,7 @@ class BoundCuda(BoundPlan):
                 plan.backend.graphs,
                 plan.backend.overlap,
             )
+        self.launches = self.native.launches or None
 
     def _place(self, name: str) -> Region:
         """Where an output lies when a run has ended."""

@@ -1,0 +1,132 @@
+// mul_mat for few rows of x on tensor cores, row-exact; and what offers such products to others.
+#include "mul_mat_step.cuh"
+
+namespace {
+
+constexpr int64_t kMostStepAxis = 1 << 24;  // costs are ints
+constexpr int kStepForm = 9;                // of is_prepared
+constexpr int64_t kMostStepRows = 64;       // of x, where rows need not be exact
+
+// Into how many parts K is cut: for some two thousand items, but no part of more than 8 blocks.
+inline int step_parts(int64_t rows, int64_t blocks) {
+  const int64_t units = blocks_for(rows, 16);
+  int64_t longest = 8;
+  while (longest > 1 && units * blocks_for(blocks, longest) < 2112) --longest;
+  while (blocks_for(blocks, longest) > 64) ++longest;
+  return static_cast<int>(blocks_for(blocks, longest));
+}
+
+inline int current_capability() {
+  int device = 0, major = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  return major;
+}
+
+// Bytes of 256 values, 0 for types that have no fragments.
+template <uint32_t... dtypes>
+inline int64_t step_bytes(uint32_t dtype) {
+  int64_t bytes = 0;
+  const bool found[] = {(dtype == dtypes && (bytes = Fragment<dtypes>::kBytes, true))...};
+  static_cast<void>(found);
+  return bytes;
+}
+
+inline int64_t step_row_bytes(const rr_tensor& w) {
+  return w.shape[1] / kStepBlock * step_bytes<RR_STEP_TYPES>(w.dtype);
+}
+
+}  // namespace
+
+bool riverrun::step_takes(const rr_tensor& w, char* why, size_t size) {
+  const int64_t bytes = step_bytes<RR_STEP_TYPES>(w.dtype);
+  if (bytes == 0 || w.layout != RR_LAYOUT_PLAIN) return refuse(why, size, "another type of weight");
+  if (w.rank != 2) return refuse(why, size, "w needs to be a matrix");
+  const int64_t rows = w.shape[0], k = w.shape[1];
+  if (k == 0 || k % kStepBlock != 0) return refuse(why, size, "needs a multiple of 256 columns");
+  if (k > kMostStepAxis || rows > kMostStepAxis) return refuse(why, size, "too large");
+  if (rows > 1 && w.strides[0] != step_row_bytes(w))
+    return refuse(why, size, "w needs dense rows of whole blocks");
+  if (reinterpret_cast<uintptr_t>(w.data) % 16 != 0)
+    return refuse(why, size, "w needs to begin at a multiple of 16 bytes");
+  if (current_capability() < 9) return refuse(why, size, "needs compute capability 9.0");
+  return true;
+}
+
+void riverrun::launch_step_products(const rr_exec* exec, const StepProduct* products, int count,
+                                    const void* x, int64_t n, int64_t k) {
+  StepJob job = {};
+  job.constant = true;
+  job.x = static_cast<const unsigned char*>(x);
+  job.n = static_cast<int>(n);
+  job.blocks = static_cast<int>(k / kStepBlock);
+  for (int i = 0; i < count; ++i) {
+    const rr_tensor& from = *products[i].w;
+    if (from.shape[0] == 0) continue;
+    if (reinterpret_cast<uintptr_t>(from.data) % 16 != 0)
+      return exec->fail(exec, "a weight does not begin at a multiple of 16 bytes");
+    StepWeight& w = job.weights[job.count++];
+    w.data = data<const unsigned char>(from);
+    w.row_bytes = step_row_bytes(from);
+    w.end = w.data + from.shape[0] * w.row_bytes;
+    w.y = products[i].y;
+    w.y_row = products[i].y_row;
+    w.rows = static_cast<int>(from.shape[0]);
+    w.parts = step_parts(from.shape[0], job.blocks);
+    w.dtype = from.dtype;
+    job.constant = job.constant && from.constant != 0;
+  }
+  if (job.count == 0 || n == 0) return;
+  if (n <= 8) return launch_step_8(exec, job);
+  if (n <= 16) return launch_step_16(exec, job);
+  launch_step_32(exec, job);
+}
+
+namespace {
+
+// Values from one row to the next; -1 where rows are not evenly spaced.
+inline int64_t step_row_values(const rr_tensor& t) {
+  const Rows rows = rows_of(t);
+  return rows.axes > 1 ? -1 : rows.pitches[0] / 4;
+}
+
+size_t workspace_step(const rr_node* node, int32_t) {
+  const rr_tensor& x = node->inputs[0];
+  return static_cast<size_t>(step_x_bytes(n_rows(x), x.shape[x.rank - 1]));
+}
+
+void run_step(const rr_node* node, const rr_exec* exec) {
+  const rr_tensor &x = node->inputs[0], &w = node->inputs[1], &y = node->outputs[0];
+  if (numel(y) == 0) return;
+  const int64_t n = n_rows(x), k = w.shape[1], warps = n * (k / kStepBlock);
+  auto* prepared = static_cast<unsigned char*>(exec->workspace);
+  if (!is_prepared(exec, x, kStepForm))
+    RR_LAUNCH(exec, prepare_step_x,
+              dim3(static_cast<unsigned>(blocks_for(warps, kStepXThreads / kWarp))), kStepXThreads,
+              0, rows_of(x), n, k / kStepBlock, prepared);
+  const riverrun::StepProduct product = {&w, data<float>(y), step_row_values(y)};
+  riverrun::launch_step_products(exec, &product, 1, prepared, n, k);
+}
+
+int supports_step(const rr_node* node, char* why, size_t size) {
+  const rr_tensor &x = node->inputs[0], &w = node->inputs[1], &y = node->outputs[0];
+  if (!riverrun::step_takes(w, why, size)) return 0;
+  if (x.dtype != RR_F32 || !dense_tail(x, 1) || !dense_tail(y, 1))
+    return refuse(why, size, "x and y need dense f32 rows");
+  if (step_row_values(y) < 0) return refuse(why, size, "y needs evenly spaced rows");
+  if (n_rows(x) > kMostStepAxis) return refuse(why, size, "too large");
+  return 1;
+}
+
+int supports_few(const rr_node* node, char* why, size_t size) {
+  if (n_rows(node->inputs[0]) > kMostStepRows)
+    return refuse(why, size, "too many rows for products of a step");
+  return supports_step(node, why, size);
+}
+
+}  // namespace
+
+RR_CUDA_KERNEL(step, RR_ROW_EXACT, "mul_mat", "step", "", 5, supports_step, workspace_step,
+               run_step)
+RR_CUDA_KERNEL(step_few, RR_ROW_EXACT, "mul_mat", "step", "", 15, supports_few, workspace_step,
+               run_step)

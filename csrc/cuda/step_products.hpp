@@ -1,0 +1,53 @@
+// Products of few rows of x with one or several weights in one launch (mul_mat_step.cuh).
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "riverrun.h"
+
+namespace riverrun {
+
+constexpr int kMostStepWeights = 8;
+
+// y[n, m] = x[n, k] w[m, k]^T, rows of y `y_row` values apart.
+struct StepProduct {
+  const rr_tensor* w;
+  float* y;
+  int64_t y_row;
+};
+
+// Whether a launch takes this weight, a matrix, on the current device; why not, if not.
+bool step_takes(const rr_tensor& w, char* why, size_t size);
+
+// One launch. products: up to kMostStepWeights, all with weights of k columns. x: n rows of k
+// values as step_x.cuh writes them, step_x_bytes(n, k) bytes.
+void launch_step_products(const rr_exec* exec, const StepProduct* products, int count,
+                          const void* x, int64_t n, int64_t k);
+
+// A weight as the kernel sees it.
+struct StepWeight {
+  const unsigned char *data, *end;
+  float* y;
+  int64_t y_row;      // values
+  int64_t row_bytes;  // of w
+  int rows, parts;
+  uint32_t dtype;
+  int units, before, cost;  // cost: of one unit; before: of all units of the weights before
+};
+
+struct StepJob {
+  StepWeight weights[kMostStepWeights];
+  int count;
+  bool constant;  // no kernel writes a weight
+  const unsigned char* x;
+  int n, blocks;  // rows of x, blocks of 256 values of each
+  int share;      // the cost that each block takes
+};
+
+// For up to 8, 16 and any number of rows of x; units, costs and share are set here.
+void launch_step_8(const rr_exec* exec, StepJob& job);
+void launch_step_16(const rr_exec* exec, StepJob& job);
+void launch_step_32(const rr_exec* exec, StepJob& job);
+
+}  // namespace riverrun

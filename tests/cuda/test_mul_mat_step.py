@@ -1,0 +1,44 @@
+"""Products of few rows of x on tensor cores: types, shapes that fill no unit, parts of K, the rows
+of x that share a launch, values that are not finite."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from cuda_rig import backend, needs_cuda, thinned
+from riverrun.backends.harness import outline, run_case
+from riverrun.backends.row_exact import check_rows
+from riverrun.graph.case import BoundCase, Case, bind_case, f32, rand
+from riverrun.ops.mul_mat import MulMat
+
+TYPES = (
+    *("q4_k", "q5_k", "q6_k", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1"),
+    *("iq4_nl", "iq4_xs", "mxfp4"),
+)
+# n, m, k: of units and groups of units, and of parts of K of one and of several blocks.
+SHAPES = ((1, 5, 256), (3, 130, 1280), (9, 33, 2304), (17, 16, 512), (33, 47, 256))
+
+pytestmark = needs_cuda
+
+
+def product(of: str, n: int, m: int, k: int) -> BoundCase:
+    return bind_case(MulMat, Case(f"{of},{n}x{m}x{k}", x=f32(n, k), w=rand(of, m, k)))
+
+
+@pytest.mark.parametrize("of", TYPES)
+def test_shapes(of: str) -> None:
+    """The kernel takes the case and keeps within 2e-6 of the reference."""
+    for n, m, k in thinned(SHAPES, SHAPES):
+        case = product(of, n, m, k)
+        choice = backend().choose(outline(case))
+        assert choice.kernel is not None and choice.kernel.isa == "step", choice.why
+        result = run_case(backend(), case, kind="step")
+        assert result.status == "passed", f"{result.id}: {result.why}"
+        assert max(result.nmse.values()) < 2e-6
+
+
+@pytest.mark.parametrize("of", TYPES)
+def test_rows_keep_their_bits(of: str) -> None:
+    """Alone and among any others, in each form of the kernel."""
+    result = check_rows([backend()], product(of, 2, 37, 768), (*range(1, 18), 33, 65, 260))
+    assert result.status == "passed", result.why
