@@ -11,8 +11,9 @@ import numpy as np
 
 from ..graph.builder import Graph
 from ..graph.case import Case, Declared, f32, fixed, ints, rand
-from ..graph.node import Value
-from ..graph.op import Cost, register
+from ..graph.fusion import Fusion, Uses, maker
+from ..graph.node import Node, Value
+from ..graph.op import Cost, make_op, register
 from ..graph.spec import TensorSpec
 from .ragged import POOL_TYPES, require_dense_rows, require_plain, require_pool
 from .rms_norm import normalised
@@ -40,6 +41,7 @@ class AttentionPrepare(Rotary):
     writes = {"k_out": "k_pool", "v_out": "v_pool"}
     constants = ("q_norm", "k_norm", "factors")
     per_token = ("q", "k", "v", "positions", "idx")
+    fuses = ("attention",)
     tolerance = 1e-7  # f32 arithmetic, of which a value may round to f16's or bf16's other side
     block_tolerance = 1e-5  # or to a block's other step
     eps: float = 0.0
@@ -117,6 +119,31 @@ class AttentionPrepare(Rotary):
         q, k = (graph.rope(x, positions, factors, **turning) for x in (q, k))
         return q, graph.write_rows(k_pool, k, idx), graph.write_rows(v_pool, v, idx)
 
+    @classmethod
+    def fusions(cls, node: Node, uses: Uses) -> Iterable[Fusion]:
+        """What makes the queries of an attention, and what enters its pools before it."""
+        q, *pools = node.inputs[:3]
+        entering = [n for n in (maker(pool, "write_rows") for pool in pools) if n is not None]
+        if len(entering) < 2:
+            return
+        (k_pool, k, idx), (v_pool, v, also) = (write.inputs for write in entering)
+        ropes = [n for n in (maker(q, "rope"), maker(k, "rope")) if n is not None]
+        if len(ropes) < 2 or len({(r.op, *r.inputs[1:]) for r in ropes}) > 1 or also != idx:
+            return
+        norms = [_norm(rope.inputs[0]) for rope in ropes]
+        eps = {norm.op.attributes()["eps"] for norm in norms if norm} or {0.0}
+        if len(eps) > 1:
+            return
+        raw = [(norm or rope).inputs[0] for norm, rope in zip(norms, ropes, strict=True)]
+        weights = [norm.inputs[1] if norm else None for norm in norms]
+        positions, factors = ropes[0].inputs[1:]
+        yield Fusion(
+            make_op(cls.name, {**ropes[0].op.attributes(), "eps": eps.pop()}),
+            (*raw, v, positions, idx, k_pool, v_pool, *weights, factors),
+            (*filter(None, norms), *ropes, *entering),
+            {part.value(): (i, 0) for i, part in enumerate((ropes[0], *entering))},
+        )
+
     def cost(self, q: TensorSpec, k: TensorSpec, v: TensorSpec, *others: TensorSpec) -> Cost:
         positions, idx, k_pool, v_pool, *weights = others
         entered = ((k, k_pool), (v, v_pool))
@@ -149,6 +176,12 @@ class AttentionPrepare(Rotary):
             for n in (1, 8, 32, 512):
                 rows = tuple(range(1000, 1000 + n))
                 yield _case(of, "imrope", 24, 4, 256, rows, norm=True, gap=256, tags=("perf",))
+
+
+def _norm(value: Value | None) -> Node | None:
+    """The rms_norm that makes a value, if it has a weight."""
+    norm = maker(value, "rms_norm")
+    return norm if norm is not None and norm.inputs[1] is not None else None
 
 
 YARN: dict[str, Any] = {"freq_scale": 0.25, "ext_factor": 1.0, "n_ctx_orig": 4096}

@@ -11,8 +11,9 @@ import numpy as np
 from ..graph.builder import Graph
 from ..graph.case import Case, f32
 from ..graph.dtype import f32 as real
-from ..graph.node import Value
-from ..graph.op import Cost, register
+from ..graph.fusion import Fusion, Uses, maker
+from ..graph.node import Node, Value
+from ..graph.op import Cost, make_op, register
 from ..graph.spec import TensorSpec
 from .gated_delta_net import GatedDeltaNet
 from .l2_norm import normalised
@@ -36,6 +37,7 @@ class DeltaMix(GatedDeltaNet):
     inputs = ("q", "k", "v", "alpha", "beta", "dt", "a", *memory_inputs("state"))
     constants = ("dt", "a")
     per_token = ("q", "k", "v", "alpha", "beta")
+    fuses = ("gated_delta_net",)
     eps: float
 
     def infer(
@@ -70,8 +72,9 @@ class DeltaMix(GatedDeltaNet):
         *rest: np.ndarray | None,
     ) -> tuple[np.ndarray, ...]:
         dt, a, *memory = rest
-        g = (softplus(_wide(alpha) + _wide(dt)) * _wide(a)).astype(np.float32)
-        strength = sigmoid(_wide(beta)).astype(np.float32)
+        with np.errstate(over="ignore"):
+            g = softplus((alpha + dt).astype(np.float64)).astype(np.float32) * a
+            strength = sigmoid(beta.astype(np.float64)).astype(np.float32)
         q, k = (normalised(x, self.eps, "add") for x in (q, k))
         return super().reference(q, k, v, g, strength, *memory)
 
@@ -87,6 +90,23 @@ class DeltaMix(GatedDeltaNet):
             q, k, v, g, graph.sigmoid(beta), *memory, **rule
         )
         return made
+
+    @classmethod
+    def fusions(cls, node: Node, uses: Uses) -> Iterable[Fusion]:
+        """The rule with what makes its queries, keys and gates."""
+        q, k, v, g, beta, *memory = node.inputs
+        norms = [n for n in (maker(q, "l2_norm"), maker(k, "l2_norm")) if n is not None]
+        sigmoid, gate = maker(beta, "sigmoid"), _decay(g)
+        if len(norms) < 2 or norms[0].op != norms[1].op or sigmoid is None or gate is None:
+            return
+        length = norms[0].op.attributes()
+        if length["form"] != "add":
+            return
+        op = make_op(cls.name, {**node.op.attributes(), "eps": length["eps"]})
+        parts, (alpha, dt, a) = gate
+        operands = (*(n.inputs[0] for n in norms), v, alpha, sigmoid.inputs[0], dt, a)
+        results = {value: (i, 0) for i, value in enumerate(node.values)}
+        yield Fusion(op, (*operands, *memory), (*norms, *parts, sigmoid, node), results)
 
     def cost(self, q: TensorSpec, k: TensorSpec, v: TensorSpec, *others: TensorSpec) -> Cost:
         return self.work(
@@ -121,8 +141,17 @@ class DeltaMix(GatedDeltaNet):
         yield _case(16, 128, repeat=3, gap=128, replay=replay, tags=("perf",))
 
 
-def _wide(x: np.ndarray | None) -> np.ndarray:
-    return np.asarray(x, np.float64)
+def _decay(g: Value | None) -> tuple[list[Node], list[Value]] | None:
+    """The nodes that make one decay a head, softplus(alpha + dt) * a, and alpha, dt and a."""
+    nodes: list[Node] = []
+    for name in ("mul", "softplus", "add"):
+        node = maker(g, name)
+        if node is None:
+            return None
+        nodes.append(node)
+        g = node.inputs[0]
+    values = [v for v in (*nodes[2].inputs, nodes[0].inputs[1]) if v is not None]
+    return (nodes, values) if [v.spec.rank for v in values] == [2, 1, 1] else None
 
 
 def _case(

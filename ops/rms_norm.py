@@ -57,10 +57,3 @@ class RmsNorm(Op):
         yield Case("large,n=2,d=64", x=f32(2, 64, lo=-1e15, hi=1e15), w=f32(64), eps=1e-6)
         yield Case("empty,n=0,d=64", x=f32(0, 64), w=f32(64), eps=1e-6)
         yield Case(x=f32(512, 4096), w=f32(4096), eps=1e-6, tags=("perf",))
-
-
-def normalised(x: np.ndarray, w: np.ndarray | None, eps: float) -> np.ndarray:
-    """Rows of the last axis over their root mean square, times w, f32."""
-    wide = x.astype(np.float64)
-    y = wide / np.sqrt((wide * wide).mean(-1, keepdims=True) + eps)
-    return (y if w is None else y * w).astype(np.float32)

@@ -8,7 +8,8 @@ import numpy as np
 
 from ..graph.builder import Graph
 from ..graph.case import Case
-from ..graph.node import Value
+from ..graph.fusion import Fusion, Uses, maker
+from ..graph.node import Node, Value
 from ..graph.op import register
 from .replay import SITUATIONS, Situation
 from .ssm_conv import SsmConv, conv_case
@@ -20,6 +21,7 @@ class SsmConvSilu(SsmConv):
     """y = silu of op ssm_conv's y; inputs, the other outputs and padding rows are as there."""
 
     name = "ssm_conv_silu"
+    fuses = ("silu",)
 
     def reference(
         self, x: np.ndarray, w: np.ndarray, *memory: np.ndarray | None
@@ -31,6 +33,15 @@ class SsmConvSilu(SsmConv):
         """ssm_conv and silu."""
         y, *kept = graph.ssm_conv(x, w, *memory)
         return graph.silu(y), *kept
+
+    @classmethod
+    def fusions(cls, node: Node, uses: Uses) -> Iterable[Fusion]:
+        """The activation of what a convolution gives."""
+        conv = maker(node.inputs[0], "ssm_conv")
+        if conv is None or node.inputs[0] != conv.value():
+            return
+        kept = {conv.value(i): (i, 0) for i in range(1, len(conv.specs))}
+        yield Fusion(cls(), conv.inputs, (conv, node), {node.value(): (0, 0), **kept})
 
     @staticmethod
     def cases() -> Iterable[Case]:
