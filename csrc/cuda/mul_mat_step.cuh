@@ -10,6 +10,7 @@
 
 #include "fragments_32.cuh"
 #include "step_products.hpp"
+#include "step_prologue.cuh"
 #include "step_x.cuh"
 
 namespace {
@@ -188,7 +189,7 @@ struct StepColumns {
   const unsigned char* x;
   unsigned tile[Shape::tiles], values[Shape::tiles];
 
-  __device__ StepColumns(const StepJob& job, int first) : x(job.x) {
+  __device__ StepColumns(const StepJob& job, int first) : x(job.x + blockIdx.x * job.prologue.own_bytes) {
     const int lane = threadIdx.x % kWarp;
 #pragma unroll
     for (int n = 0; n < Shape::tiles; ++n) {
@@ -304,6 +305,15 @@ __device__ inline void add_step_item(const StepJob& job, const StepWeight& w, co
     }
 }
 
+// Waits for x, or makes it.
+__device__ inline void begin_step(const StepJob& job) {
+  await_grid();
+  if (job.prologue.makes == riverrun::StepMakes::kNothing) return;
+  auto* x = const_cast<unsigned char*>(job.x) + blockIdx.x * job.prologue.own_bytes;
+  make_own_x<kStepWarps>(job.prologue, job.blocks, x, dynamic_shared());
+  __syncthreads();
+}
+
 // Units [first, first + units) of a weight.
 template <uint32_t dtype, class Shape>
 __device__ inline void multiply_step_share(const StepJob& job, const StepWeight& w, int first,
@@ -319,7 +329,7 @@ __device__ inline void multiply_step_share(const StepJob& job, const StepWeight&
   StepFetch<dtype, Shape> fetch(w, items);
 #pragma unroll 1
   for (int s = 0; s < Stage::count; ++s) fetch.next(stages + s * Stage::bytes);
-  if (waits) await_grid();
+  if (waits) begin_step(job);
 
   const int first_tile = static_cast<int>(blockIdx.y) * Shape::tiles;
   const StepColumns<Shape> columns(job, first_tile);
@@ -393,7 +403,8 @@ __device__ inline void release_at_once() {
 template <class Shape, uint32_t... dtypes>
 __global__ void __launch_bounds__(kStepThreads, Shape::resident) multiply_step(StepJob job) {
   release_at_once();
-  if (!job.constant) await_grid();
+  begin_own_x<kStepWarps>(job.prologue, job.blocks);
+  if (!job.constant) begin_step(job);
   const int begin = static_cast<int>(blockIdx.x) * job.share, end = begin + job.share;
   bool waits = job.constant;
   for (int i = 0; i < job.count; ++i) {

@@ -20,15 +20,15 @@ __device__ inline void begin_own_x(const riverrun::StepPrologue& p, int64_t bloc
 // Row 0 of x, of so many blocks of 256 values, up to kMostOwnBlocks, by all threads of a block,
 // which then have to meet. shared: sizeof(NormSums) bytes, 8-byte aligned.
 template <int warps>
-__device__ inline void make_own_x(const riverrun::StepPrologue& p, int64_t blocks,
-                                  unsigned char* x, void* shared) {
+__device__ inline void make_own_x(const riverrun::StepPrologue& p, int64_t blocks, unsigned char* x,
+                                  void* shared) {
   using riverrun::StepMakes;
   constexpr int kMost = (riverrun::kMostOwnBlocks + warps - 1) / warps;
   if (p.makes == StepMakes::kNorm) {
     float weight[kMost][8];
     load_blocks<warps, kMost>(p.weight, blocks, weight);
-    const NormRow row = {p.first, p.second, blockIdx.x == 0 ? p.sum : nullptr, blocks,
-                         {blocks * kStepBlock, p.eps}};
+    const NormRow row = {
+        p.first, p.second, blockIdx.x == 0 ? p.sum : nullptr, blocks, {blocks * kStepBlock, p.eps}};
     write_norm_row<warps, kMost>(row, weight, x, 0, *static_cast<NormSums*>(shared));
     return;
   }

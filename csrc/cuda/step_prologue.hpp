@@ -11,8 +11,8 @@ enum class StepMakes { kNothing, kNorm, kSilu, kGelu, kSigmoid, kGatedNorm };
 struct StepPrologue {
   StepMakes makes = StepMakes::kNothing;
   int64_t own_bytes = 0;  // from one block's memory to the next one's
-  // kNorm: x and delta, or null. Others: heads of gate and up; kGatedNorm: of x and gate. Heads have
-  // `width` values and lie `pitch` bytes apart.
+  // kNorm: x and delta, or null. Others: heads of gate and up; kGatedNorm: of x and gate. Heads
+  // have `width` values and lie `pitch` bytes apart.
   const float *first = nullptr, *second = nullptr;
   int first_width = 0, second_width = 0;
   int64_t first_pitch = 0, second_pitch = 0;
