@@ -34,6 +34,9 @@ __device__ inline void make_own_x(const riverrun::StepPrologue& p, int64_t block
   }
   const HeadRow first = {reinterpret_cast<const char*>(p.first), p.first_pitch, p.first_width};
   const HeadRow second = {reinterpret_cast<const char*>(p.second), p.second_pitch, p.second_width};
+  const Act act = p.makes == StepMakes::kSilu   ? Act::kSilu
+                  : p.makes == StepMakes::kGelu ? Act::kGelu
+                                                : Act::kSigmoid;
   float v[kMost][8];
 #pragma unroll
   for (int i = 0; i < kMost; ++i) {
@@ -42,11 +45,12 @@ __device__ inline void make_own_x(const riverrun::StepPrologue& p, int64_t block
     if (p.makes == StepMakes::kGatedNorm)
       gated_norm_block(first, second, p.weight, p.eps, block, v[i]);
     else
-      glu_block(p.makes == StepMakes::kSilu   ? Act::kSilu
-                : p.makes == StepMakes::kGelu ? Act::kGelu
-                                              : Act::kSigmoid,
-                first, second, block, v[i]);
-    write_step_x(x, blocks, 0, block, v[i]);
+      glu_block(act, first, second, block, v[i]);
+  }
+#pragma unroll
+  for (int i = 0; i < kMost; ++i) {
+    const int64_t block = threadIdx.x / kWarp + i * warps;
+    if (block < blocks) write_step_x(x, blocks, 0, block, v[i]);
   }
 }
 
