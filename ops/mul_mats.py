@@ -115,12 +115,17 @@ class MulMats(Op):
 
     @classmethod
     def fusions(cls, node: Node, uses: Uses) -> Iterable[Fusion]:
-        """All products of what a node multiplies, at the first of them."""
+        """All products of what a node multiplies, at the first of them; and those whose weights are
+        of block types, since kernels may take these only."""
         x = node.inputs[0]
-        nodes = products_of(x, uses) if x is not None else []
-        if x is not None and len(nodes) > 1 and nodes[0] is node:
-            ws = [n.inputs[1] for n in nodes]
-            yield Fusion(cls(), (x, *ws), tuple(nodes), product_results(nodes))
+        every = products_of(x, uses) if x is not None else []
+        if not every or every[0] is not node:
+            return
+        blocks = [n for n in every if n.inputs[1] is not None and n.inputs[1].dtype.quantized]
+        for nodes in [every, blocks] if len(blocks) < len(every) else [every]:
+            if len(nodes) > 1:
+                ws = (n.inputs[1] for n in nodes)
+                yield Fusion(cls(), (x, *ws), tuple(nodes), product_results(nodes))
 
     @staticmethod
     def cases() -> Iterable[Case]:

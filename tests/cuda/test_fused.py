@@ -4,6 +4,7 @@ differ from those of the parts by roundings."""
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from riverrun.backends.cpu_blocks import BlockRecoder
 from riverrun.backends.native import FUSE
 from riverrun.models.quantizing import find_mix
 from riverrun.models.step import StepShape
-from riverrun.models.synth import synthesize
+from riverrun.models.synth import SHAPES, synthesize
 
 pytestmark = needs_cuda
 PROMPT, DRAFTS = [5, 77, 1500, 3000, 9], [3, 1, 4, 1500, 77, 2]
@@ -23,8 +24,11 @@ PROMPT, DRAFTS = [5, 77, 1500, 3000, 9], [3, 1, 4, 1500, 77, 2]
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny hybrid model whose products all have kernels for fused nodes."""
-    path = tmp_path_factory.mktemp("fused") / "tiny.gguf"
-    synthesize("tiny", find_mix("Q4_K_M"), path, BlockRecoder(1))
+    path, tiny = tmp_path_factory.mktemp("fused") / "tiny.gguf", SHAPES["tiny"]
+    heads = {"ssm.time_step_rank": 16, "ssm.inner_size": 16 * 32}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(SHAPES, "fused", replace(tiny, keys=tiny.keys | heads))
+        synthesize("fused", find_mix("Q4_K_M"), path, BlockRecoder(1))
     return path
 
 
@@ -67,4 +71,6 @@ def test_a_step_takes_fewer_launches(file: Path, monkeypatch: pytest.MonkeyPatch
         ops.append(Counter(choice.kernel.op for choice in plan.choices))
     assert not ops[0].keys() & {"mul_mat", "swiglu"}
     assert ops[1].keys().isdisjoint({"mul_mats", "norm_mul_mats", "glu_mul_mat"})
-    assert launches[0] is not None and launches[0] * 4 < launches[1] * 3
+    # Of a layer: two norms with products, what mixes tokens in two or three, two more products.
+    blocks = 8
+    assert launches[0] is not None and launches[0] <= 7 * blocks and launches[1] > 20 * blocks

@@ -15,6 +15,7 @@ from riverrun.backends import open_backend
 from riverrun.backends.base import Pools, prepare
 from riverrun.backends.reference import ReferenceBackend, ReferencePlan
 from riverrun.graph import OPS, Graph, Node, Op, TensorSpec, Value, to_text, verify
+from riverrun.graph.dtype import dtype
 from riverrun.graph.fusion import Fusion, Uses, label
 from riverrun.graph.passes.fuse import fuse
 from riverrun.models.memories import Capacity
@@ -107,6 +108,21 @@ def test_what_the_backend_does_not_take_is_left_to_the_next_smaller_one() -> Non
     assert work(fused(feed_forward(), *names)) == [
         *("add", "rms_norm", "mul_mats", "swiglu", "mul_mat", "add")
     ]
+
+
+def test_products_with_floats_are_left_alone_where_a_backend_does_not_take_them() -> None:
+    g = Graph()
+    x = g.input("x", (3, 32))
+    for name, of in (("a", "q8_0"), ("b", "f32"), ("c", "q8_0")):
+        w = g.weight(name, TensorSpec((4, 32), dtype(of)))
+        g.output(name, g.neg(g.mul_mat(x, w)))
+
+    def blocks(node: Node, parts: Sequence[Node]) -> bool:
+        return node.op.name != "mul_mats" or all(v.dtype.quantized for v in node.inputs[1:])
+
+    made = fuse(g, OPS, blocks)
+    assert Counter(work(made)) == {"mul_mats": 1, "mul_mat": 1, "neg": 3}
+    assert work(fuse(g, OPS, always)) == ["mul_mats", "neg", "neg", "neg"]
 
 
 def test_nothing_to_fuse_gives_the_same_graph() -> None:
