@@ -285,7 +285,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
   const int token = task.offsets[tile.b] + tile.first / task.group;
   const int last = task.offsets[tile.b] + (tile.first + tile.count - 1) / task.group;
   const Seen seen = seen_by_warp(task, token, last + 1, task.offsets[tile.b + 1]);
-  load_queries<W, kTileRows, Number>(task, tile, seen, shared, rows);
+  load_queries<W, kTileRows, Number::dtype>(task, tile, seen, shared, rows);
   const int end = (seen.any.last + kPromptKeys - 1) / kPromptKeys;
   int block = seen.any.first / kPromptKeys;
   const auto locate = [&](int which) {

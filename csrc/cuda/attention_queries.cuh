@@ -35,6 +35,7 @@ __device__ inline float short_tanh(float x) {
 }
 
 struct Halves {
+  static constexpr uint32_t dtype = RR_F16;
   static constexpr float scale = 32768.0f;  // of weights: small ones keep all their bits
 
   static __device__ unsigned pack(float a, float b) { return pack_f16(a, b); }
@@ -48,6 +49,7 @@ struct Halves {
 };
 
 struct Bf16s {
+  static constexpr uint32_t dtype = RR_BF16;
   static constexpr float scale = 1.0f;
 
   static __device__ unsigned pack(float a, float b) { return pack_bf16(a, b); }
@@ -194,11 +196,22 @@ struct Row {
   float factor;
 };
 
+// Where a pair of elements comes in a row of queries: in the order in which keys' codes are read.
+template <uint32_t dtype>
+__device__ inline int query_place(int d) {
+  if (!Cache<dtype>::codes) return d;
+  const int e = d % 32, r = dtype == RR_Q8_0 ? e % 8 : e % 4;
+  const int lane = dtype == RR_Q8_0 ? e / 8 : e % 16 / 4;
+  const int step = dtype == RR_Q8_0 ? r / 4 : e / 16;
+  return d - e + 16 * step + r % 4 / 2 * 8 + 2 * lane;
+}
+
 // together: what the tile's vectors see. A tile's queries [R, W] scaled by powers of two, the high
 // parts and then the low parts, and what its vectors see; by kStepThreads threads.
-template <int W, int R, typename Key>
+template <int W, int R, uint32_t dtype>
 __device__ void load_queries(const Task& task, const TileAt& at, const Seen& together,
                              unsigned char* q, Row* rows) {
+  using Key = typename Cache<dtype>::Key;
   constexpr int pitch = 2 * W + 16;
   constexpr int own = W / kRowThreads;  // elements of a thread, in pairs
 #pragma unroll 1
@@ -230,7 +243,7 @@ __device__ void load_queries(const Task& task, const TileAt& at, const Seen& tog
 #pragma unroll
     for (int i = 0; i < own; i += 2) {
       const Sum2<Key> pair(x[i] * scale, x[i + 1] * scale);
-      unsigned char* to = q + r * pitch + 2 * (i * kRowThreads + 2 * lane);
+      unsigned char* to = q + r * pitch + 2 * query_place<dtype>(i * kRowThreads + 2 * lane);
       *reinterpret_cast<unsigned*>(to) = pair.high;
       *reinterpret_cast<unsigned*>(to + R * pitch) = pair.low;
     }

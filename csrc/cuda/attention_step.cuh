@@ -221,8 +221,7 @@ struct Step {
   __device__ void begin(const Turn& at, bool other) {
     const Unit& unit = units[at.unit];
     if (other)
-      load_queries<W, 16 * T, typename C::Key>(job.task, unit.at, {unit.any, unit.all}, shared,
-                                               rows);
+      load_queries<W, 16 * T, dtype>(job.task, unit.at, {unit.any, unit.all}, shared, rows);
 #pragma unroll
     for (int t = 0; t < T; ++t) softening.top[t] = -INFINITY, softening.total[t] = 0.0f;
     weighted.clear();
@@ -244,13 +243,19 @@ struct Step {
     }
   }
 
-  __device__ void multiply(const unsigned char* keys, bool other) {
+  __device__ Laid laid(const Turn& at, const Pool& pool, const unsigned char* slot) const {
+    const auto head =
+        reinterpret_cast<uintptr_t>(pool.base) + units[at.unit].at.kv_head * pool.head_bytes;
+    return {slot, static_cast<int>(head & 15), static_cast<int>(pool.row_bytes & 15),
+            pool.size / 32};
+  }
+
+  __device__ void multiply(const Turn& at, const unsigned char* keys, bool other) {
     if (other && T == 1) {
       products.hold(shared);
       __syncthreads();
     }
-    products.multiply(shared, keys, reinterpret_cast<const float*>(shared + L::key_scales),
-                      parts());
+    products.multiply(shared, laid(at, job.task.k, keys), parts());
   }
 
   __device__ void soften(const Turn& at) {
@@ -262,8 +267,7 @@ struct Step {
     const Unit& unit = units[at.unit];
     const int base = at.block * kBlockKeys;
     const bool mixed = unit.all.first > base || unit.all.last < base + kBlockKeys;
-    weighted.add(parts(), shared + L::weights, values,
-                 reinterpret_cast<const float*>(shared + L::value_scales), keep, mixed);
+    weighted.add(parts(), shared + L::weights, laid(at, job.task.v, values), keep, mixed);
     if (at.block + 1 >= unit.end) finish(unit);
   }
 
@@ -276,7 +280,7 @@ struct Step {
   // Copies of keys and of values are groups of their own: values of a block are waited for after
   // its keys have been multiplied, and the places of both are filled anew at once. The row of a
   // block is looked up while the one before is waited for.
-  __device__ void run_plain() {
+  __device__ void run() {
     Turn at, ahead;
     int ring[L::stages];  // rows of the blocks whose keys have been asked for
     at.begin(units, count);
@@ -302,6 +306,8 @@ struct Step {
       if (at.unit != unit) {
         other = changes(at.unit) || unit < 0;
         unit = at.unit;
+        // Weights of codes may still be read where queries come.
+        if (C::codes && other && T == 1) __syncthreads();
         begin(at, other);
       }
       async_copy_wait<2 * L::stages - 2>();
@@ -309,7 +315,7 @@ struct Step {
       fetch(values, ring[L::stages - 1], job.task.v, slot(L::values, i + L::stages - 1));
       async_copy_commit();
       values.advance(units, count);
-      multiply(slot(L::keys, i), other);
+      multiply(at, slot(L::keys, i), other);
       __syncthreads();
       fetch(ahead, row, job.task.k, slot(L::keys, i));
       async_copy_commit();
@@ -322,54 +328,6 @@ struct Step {
       weigh(at, slot(L::values, i));
       at.advance(units, count);
     }
-  }
-
-  // Codes are decoded from where they were fetched, which can then be filled anew.
-  __device__ void run_codes() {
-    Turn at, ahead;
-    at.begin(units, count);
-    ahead = at;
-    int row = first_row(ahead);
-#pragma unroll 1
-    for (int i = 0; i < L::stages; ++i) fetch_codes(ahead, row, i);
-    int unit = -1;
-#pragma unroll 1
-    for (int i = 0; at.unit < count; ++i) {
-      bool other = false;
-      if (at.unit != unit) {
-        other = changes(at.unit) || unit < 0;
-        unit = at.unit;
-        // Weights may still be read where queries come.
-        if (other && T == 1) __syncthreads();
-        begin(at, other);
-      }
-      async_copy_wait<L::stages - 1>();
-      __syncthreads();
-      const int head = units[unit].at.kv_head, base = at.block * kBlockKeys;
-      decode_block<W, dtype, T, typename C::Key>(job.task.k, head, base, slot(L::keys, i),
-                                                 shared + L::key_tile,
-                                                 reinterpret_cast<float*>(shared + L::key_scales));
-      decode_block<W, dtype, T, typename C::Value>(
-          job.task.v, head, base, slot(L::values, i), shared + L::value_tile,
-          reinterpret_cast<float*>(shared + L::value_scales));
-      __syncthreads();
-      fetch_codes(ahead, row, i);
-      multiply(shared + L::key_tile, other);
-      __syncthreads();
-      soften(at);
-      __syncthreads();
-      weigh(at, shared + L::value_tile);
-      at.advance(units, count);
-    }
-  }
-
-  // Keys and values of a block as one group; then the row of the next is looked up.
-  __device__ void fetch_codes(Turn& ahead, int& row, int i) const {
-    fetch(ahead, row, job.task.k, slot(L::keys, i));
-    fetch(ahead, row, job.task.v, slot(L::values, i));
-    async_copy_commit();
-    ahead.advance(units, count);
-    row = first_row(ahead);
   }
 };
 
@@ -394,10 +352,7 @@ __global__ void __launch_bounds__(kStepThreads, StepLayout<W, dtype, T>::blocks)
       find_unit<16 * T>(job, sequences, first + threadIdx.x * grid, units[threadIdx.x]);
     __syncthreads();
     Step<W, dtype, T> step(job, units, count, dynamic_shared(), rows, keep);
-    if constexpr (Cache<dtype>::codes)
-      step.run_codes();
-    else
-      step.run_plain();
+    step.run();
     async_copy_wait<0>();
     __syncthreads();
   }
