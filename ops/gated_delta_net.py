@@ -260,6 +260,8 @@ def _prompts() -> Iterable[Case]:
     yield _case(1, 64, 200, keys=alike, note="keys alike", decay=(-0.01, 0.0))
     yield _case(1, 128, replay=Situation((150,), 2, head=1, direct=150))
     yield _case(1, 64, replay=Situation((150,), 4, head=3, direct=147), decay=(-0.1, 0.0))
+    folding = Situation((150, 64), 6, head=(4, 1), folded=(3, 6), direct=(150, 64))
+    yield _case(1, 64, repeat=2, replay=folding, decay=(-0.1, 0.0))
     mixed = Situation(
         (70, 90, 3, 64, 66),
         6,

@@ -39,7 +39,7 @@ struct Task {
   float scale;
   bool tiled;
   bool whole_state, whole_tokens, whole_log;  // rows of keys are aligned for quads
-  int chunk;  // sequences that can go in chunks of so many tokens go elsewhere; 0: none does
+  int chunk;  // sequences of so many tokens that can go in chunks go elsewhere; 0: none does
   Sequences all;
 };
 
@@ -52,11 +52,10 @@ __device__ inline bool leads_keys(const Task& task, int head) {
   return task.tiled ? head < task.key_heads : head % (task.heads / task.key_heads) == 0;
 }
 
-// Whether a sequence goes in chunks: all its tokens change the committed state, entries of a log do
-// not, and there is a whole chunk.
+// Whether a sequence's tokens go in chunks: there are enough, and all change the committed state.
+// What it folds goes before them, entry by entry.
 __device__ inline bool in_chunks(const Task& task, const Pass& pass) {
-  return task.chunk > 0 && pass.tokens >= task.chunk && pass.direct == pass.tokens &&
-         pass.folded == 0 && pass.held == 0;
+  return task.chunk > 0 && pass.tokens >= task.chunk && pass.direct == pass.tokens;
 }
 
 // What one block does: value rows `row` .. of a head in the pass of sequence b. Steps are the
@@ -77,6 +76,7 @@ __device__ inline Work work_of(const Task& task, int block_rows) {
   work.b = static_cast<int>(blockIdx.x / slices / task.heads);
   work.key = key_head(task, work.head);
   work.pass = task.all.replay.pass(task.all.batch, work.b);
+  if (in_chunks(task, work.pass)) work.pass.tokens = work.pass.direct = 0;
   const Pass& pass = work.pass;
   work.entries = pass.folded + (pass.tokens > 0 ? pass.held : 0);
   work.steps = work.entries + pass.tokens;
@@ -343,7 +343,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) run_pass(Task task) {
   if (!sequences_fit(task.all)) return;
   clear_padding(task);
   const Work work = work_of(task, S::kBlockRows);
-  if (work.pass.idle() || in_chunks(task, work.pass)) return;
+  if (work.pass.idle()) return;
   if (task.size < S::kKeys || task.size % S::kBlockRows != 0) {
     clear(stages[0]);
     clear(stages[1]);

@@ -1,6 +1,6 @@
 // gated_delta_net for prompts, in chunks of 64 tokens on tensor cores. One kernel prepares all
 // chunks at once, another takes rows of the state through those of a sequence. Sequences that are
-// short, or have to do with a log, go token by token.
+// short, or whose tokens do not all change the committed state, go token by token.
 #include <stdlib.h>
 
 #include <algorithm>
@@ -324,11 +324,11 @@ void run(const rr_node* node, const rr_exec* exec) {
   Task task = read_task(node, exec);
   task.chunk = task.whole_state ? kChunk : 0;
   if (task.size == 64) {
-    if (task.chunk > 0) run_chunks<64>(node, exec, task);
     launch_pass<Shape<8, 2, 1>, false>(exec, task);
+    if (task.chunk > 0) run_chunks<64>(node, exec, task);
   } else {
-    if (task.chunk > 0) run_chunks<128>(node, exec, task);
     launch_pass_128<false>(exec, task);
+    if (task.chunk > 0) run_chunks<128>(node, exec, task);
   }
 }
 
