@@ -261,8 +261,8 @@ class Plan(ABC):
     # the pass, and with passes that end elsewhere, at absolute multiples of so many positions; 0
     # where they may not.
     prompt_grid: int = 0
-    # The (op, isa) of the kernel of each node in order, where there are kernels.
-    chosen: Sequence[tuple[str, str]] = ()
+    # Op, isa, priority and row_exact of the kernel of each node in order, where there are kernels.
+    chosen: Sequence[tuple[str, str, int, bool]] = ()
 
     @abstractmethod
     def bind(self, weights: Any, pools: Pools) -> BoundPlan:

@@ -104,7 +104,8 @@ class NativePlan(Plan):
         steps = [self._step(n, chosen[n.id]) for n in nodes]
         for value in graph.outputs.values():
             self._locate(value, PLAIN)
-        self.chosen = [(c.kernel.op, c.kernel.isa) for c in self.choices]
+        kernels = [choice.kernel for choice in self.choices]
+        self.chosen = [(k.op, k.isa, k.priority, k.row_exact) for k in kernels]
         self.prompt_grid = self._prompt_grid()
         self.native = backend.native_plan(steps, len(self.buffers))
         self._constants: Any = backend.load_weights(graph.data)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # one of SHORT tokens where that takes a pass of many rows, at a multiple of the grid.
 WORTH_KEEPING, LAST = 64, 4
 # Rows of a pass, with padding, where prompts are cut freely: fewer run other kernels on cards.
-LEAST_ROWS = 96
+LEAST_ROWS = 128
 
 
 def cuts(length: int, n: int, chunk: int, early: bool = False, grid: int = 1) -> Iterator[int]:

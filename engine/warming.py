@@ -26,6 +26,8 @@ def warm_up(engine: Engine) -> None:
     for count in sorted(counts):
         hidden = _run(engine, count, 1, min(_STEPS, room))
     for n in (n for n in PROMPT_TOKENS if n <= most):
+        if not sequences.model.backend.on_host:
+            _run(engine, 1, n, 1)  # with what drafters do
         _pass(sequences, [n], hidden)
         if sequences.storage.joins_prompts and n >= JOINED_ROWS:
             _pass(sequences, [n - 1, 1], hidden)

@@ -248,7 +248,7 @@ def test_a_pass_holds_as_much_as_its_kind_does(monkeypatch: pytest.MonkeyPatch) 
 def test_cuts_are_free_where_passes_of_all_sizes_run_the_same_kernels(
     few: tuple[int, str], many: tuple[int, str], promised: bool, want: int
 ) -> None:
-    plans = {96: few, 2048: many}
+    plans = {128: few, 2048: many}
     kernels = [{"row_exact": False, "prompt_exact": promised}]
     backend = SimpleNamespace(capabilities=Capabilities(prompt_exact=False), kernels=kernels)
 
