@@ -470,11 +470,14 @@ struct Weighted {
         for (int half = 0; half < 2; ++half) {
           const int r = 16 * tile + lane / 4 + 8 * half;
           const int d = first() + (C::codes ? lane % 4 * 2 * tiles + j : 8 * j + lane % 4 * 2);
-          const int next = C::codes ? tiles : 1;
-          if (r >= count) continue;
-          const float factor = 1.0f / Value::scale;
-          if (d < size) to[r * row + d] = sum[tile][j][2 * half] * factor;
-          if (d + next < size) to[r * row + d + next] = sum[tile][j][2 * half + 1] * factor;
+          if (r >= count || d >= size) continue;
+          const float2 pair = make_float2(sum[tile][j][2 * half] * (1.0f / Value::scale),
+                                          sum[tile][j][2 * half + 1] * (1.0f / Value::scale));
+          float* at = to + r * row + d;
+          if constexpr (C::codes)
+            at[0] = pair.x, at[tiles] = pair.y;
+          else
+            *reinterpret_cast<float2*>(at) = pair;
         }
   }
 };
