@@ -1,24 +1,8 @@
 // glu_mul_mat and gated_norm_mul_mat: a launch writes what is multiplied, another has the product.
-#include "activation.cuh"
 #include "fused_inputs.cuh"
 #include "fused_products.cuh"
 
 namespace {
-
-enum class Act { kSilu, kGelu, kSigmoid };
-
-struct GluInput {
-  HeadRows gate, up;
-  unsigned char* out;
-  int64_t rows, blocks;
-};
-
-template <Act act>
-__device__ inline float gated(float gate, float up) {
-  if (act == Act::kSilu) return silu(gate) * up;
-  if (act == Act::kGelu) return gelu(gate) * up;
-  return up * sigmoid(gate);
-}
 
 constexpr int kFusedThreads = 128;
 
@@ -34,60 +18,38 @@ struct OwnBlock {
   }
 };
 
-template <Act act>
+struct GluInput {
+  Act act;
+  HeadRows gate, up;
+  unsigned char* out;
+  int64_t rows, blocks;
+};
+
 __global__ void __launch_bounds__(kFusedThreads) glu_step_x(GluInput in) {
   release_short_grid();
   await_grid();
   OwnBlock own;
   if (!own.find(in.rows, in.blocks)) return;
-  const int64_t at = own.block * kStepBlock + threadIdx.x % kWarp * 8;
-  float v[8], up[8];
-  load_eight(in.gate.at(own.row, at), v);
-  load_eight(in.up.at(own.row, at), up);
-#pragma unroll
-  for (int i = 0; i < 8; ++i) v[i] = gated<act>(v[i], up[i]);
+  float v[8];
+  glu_block(in.act, in.gate.row(own.row), in.up.row(own.row), own.block, v);
   write_step_x(in.out, in.blocks, own.row, own.block, v);
 }
 
 struct GatedNormInput {
   HeadRows x, gate;
-  NormWeight weight;
+  const float* weight;
+  double eps;
   unsigned char* out;
   int64_t rows, blocks;
-  RmsFactor factor;  // of a head
 };
 
-// The factor of a head of which `lanes` neighbouring lanes have eight values each.
-template <typename T>
-__device__ inline bool head_factor(const float (&v)[8], int lanes, const RmsFactor& of, T& factor) {
-  T sum = squares_of<T>(v);
-  for (int step = lanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
-  return of(sum, factor);
-}
-
-// Heads of 8 to 256 values, a power of two.
 __global__ void __launch_bounds__(kFusedThreads) gated_norm_step_x(GatedNormInput in) {
   release_short_grid();
   await_grid();
   OwnBlock own;
   if (!own.find(in.rows, in.blocks)) return;
-  const int64_t at = own.block * kStepBlock + threadIdx.x % kWarp * 8;
-  float v[8], gate[8];
-  load_eight(in.x.at(own.row, at), v);
-  load_eight(in.gate.at(own.row, at), gate);
-  const int lanes = in.x.width / 8;
-  float weight[8];
-  load_eight(in.weight.data + at % in.x.width, weight);
-  float factor;
-  double wide = 0.0;
-  const bool small = head_factor(v, lanes, in.factor, factor);
-  if (!__all_sync(kAllLanes, small)) head_factor(v, lanes, in.factor, wide);
-  if (small)
-    scale_eight(v, factor, weight);
-  else
-    scale_eight(v, wide, weight);
-#pragma unroll
-  for (int i = 0; i < 8; ++i) v[i] = silu(gate[i]) * v[i];
+  float v[8];
+  gated_norm_block(in.x.row(own.row), in.gate.row(own.row), in.weight, in.eps, own.block, v);
   write_step_x(in.out, in.blocks, own.row, own.block, v);
 }
 
@@ -104,18 +66,43 @@ dim3 block_grid(int64_t rows, int64_t blocks) {
   return dim3(static_cast<unsigned>(blocks_for(rows * blocks, kFusedThreads / kWarp)));
 }
 
+// A prologue that makes a row of heads.
+riverrun::StepPrologue own_heads(riverrun::StepMakes makes, const rr_tensor& first,
+                                 const rr_tensor& second) {
+  riverrun::StepPrologue own;
+  own.makes = makes;
+  const HeadRow a = head_rows(first).first, b = head_rows(second).first;
+  own.first = reinterpret_cast<const float*>(a.data);
+  own.first_width = a.width;
+  own.first_pitch = a.pitch;
+  own.second = reinterpret_cast<const float*>(b.data);
+  own.second_width = b.width;
+  own.second_pitch = b.pitch;
+  return own;
+}
+
+Act act_of(const rr_node* node) {
+  if (attr_is(node, "act", "silu")) return Act::kSilu;
+  return attr_is(node, "act", "gelu") ? Act::kGelu : Act::kSigmoid;
+}
+
 void run_glu(const rr_node* node, const rr_exec* exec) {
   if (numel(node->outputs[0]) == 0) return;
   const int64_t rows = node->outputs[0].shape[0], blocks = fused_width(node) / kStepBlock;
-  const GluInput in = {head_rows(node->inputs[0]), head_rows(node->inputs[1]),
-                       static_cast<unsigned char*>(exec->workspace), rows, blocks};
-  const dim3 grid = block_grid(rows, blocks);
-  if (attr_is(node, "act", "silu"))
-    RR_LAUNCH(exec, glu_step_x<Act::kSilu>, grid, kFusedThreads, 0, in);
-  else if (attr_is(node, "act", "gelu"))
-    RR_LAUNCH(exec, glu_step_x<Act::kGelu>, grid, kFusedThreads, 0, in);
-  else
-    RR_LAUNCH(exec, glu_step_x<Act::kSigmoid>, grid, kFusedThreads, 0, in);
+  if (makes_own(node)) {
+    const Act act = act_of(node);
+    const auto makes = act == Act::kSilu   ? riverrun::StepMakes::kSilu
+                       : act == Act::kGelu ? riverrun::StepMakes::kGelu
+                                           : riverrun::StepMakes::kSigmoid;
+    return launch_products(node, exec, 2, own_heads(makes, node->inputs[0], node->inputs[1]));
+  }
+  const GluInput in = {act_of(node),
+                       head_rows(node->inputs[0]),
+                       head_rows(node->inputs[1]),
+                       static_cast<unsigned char*>(exec->workspace),
+                       rows,
+                       blocks};
+  RR_LAUNCH(exec, glu_step_x, block_grid(rows, blocks), kFusedThreads, 0, in);
   launch_products(node, exec, 2);
 }
 
@@ -132,14 +119,20 @@ int supports_gated_norm(const rr_node* node, char* why, size_t size) {
 void run_gated_norm(const rr_node* node, const rr_exec* exec) {
   if (numel(node->outputs[0]) == 0) return;
   const int64_t rows = node->outputs[0].shape[0], blocks = fused_width(node) / kStepBlock;
-  const rr_tensor& x = node->inputs[0];
-  const GatedNormInput in = {head_rows(x),
+  if (makes_own(node)) {
+    riverrun::StepPrologue own =
+        own_heads(riverrun::StepMakes::kGatedNorm, node->inputs[0], node->inputs[2]);
+    own.weight = data<const float>(node->inputs[1]);
+    own.eps = attr_float(node, "eps", 0.0);
+    return launch_products(node, exec, 3, own);
+  }
+  const GatedNormInput in = {head_rows(node->inputs[0]),
                              head_rows(node->inputs[2]),
-                             norm_weight(node->inputs[1]),
+                             data<const float>(node->inputs[1]),
+                             attr_float(node, "eps", 0.0),
                              static_cast<unsigned char*>(exec->workspace),
                              rows,
-                             blocks,
-                             {x.shape[2], attr_float(node, "eps", 0.0)}};
+                             blocks};
   RR_LAUNCH(exec, gated_norm_step_x, block_grid(rows, blocks), kFusedThreads, 0, in);
   launch_products(node, exec, 3);
 }

@@ -7,12 +7,9 @@ constexpr int64_t kMostStepAxis = 1 << 24;  // costs are ints
 constexpr int kStepForm = 9;                // of is_prepared
 constexpr int64_t kMostStepRows = 64;       // of x, where rows need not be exact
 
-// Into how many parts K is cut: for some two thousand items, but no part of more than 8 blocks.
-inline int step_parts(int64_t rows, int64_t blocks) {
-  const int64_t units = blocks_for(rows, 16);
-  int64_t longest = 8;
-  while (longest > 1 && units * blocks_for(blocks, longest) < 2112) --longest;
-  while (blocks_for(blocks, longest) > 64) ++longest;
+// Into how many parts of one or a few blocks K is cut.
+inline int step_parts(int64_t blocks) {
+  const int64_t longest = blocks <= 16 ? 1 : blocks <= 128 ? 2 : blocks_for(blocks, 64);
   return static_cast<int>(blocks_for(blocks, longest));
 }
 
@@ -38,12 +35,20 @@ inline int64_t step_row_bytes(const rr_tensor& w) {
 
 }  // namespace
 
+int riverrun::most_step_blocks() {
+  int device = 0, count = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+  return count;
+}
+
 bool riverrun::step_takes(const rr_tensor& w, char* why, size_t size) {
   const int64_t bytes = step_bytes<RR_STEP_TYPES>(w.dtype);
   if (bytes == 0 || w.layout != RR_LAYOUT_PLAIN) return refuse(why, size, "another type of weight");
   if (w.rank != 2) return refuse(why, size, "w needs to be a matrix");
   const int64_t rows = w.shape[0], k = w.shape[1];
   if (k == 0 || k % kStepBlock != 0) return refuse(why, size, "needs a multiple of 256 columns");
+  if (rows < 16) return refuse(why, size, "needs at least 16 rows of w");
   if (k > kMostStepAxis || rows > kMostStepAxis) return refuse(why, size, "too large");
   if (rows > 1 && w.strides[0] != step_row_bytes(w))
     return refuse(why, size, "w needs dense rows of whole blocks");
@@ -54,8 +59,10 @@ bool riverrun::step_takes(const rr_tensor& w, char* why, size_t size) {
 }
 
 void riverrun::launch_step_products(const rr_exec* exec, const StepProduct* products, int count,
-                                    const void* x, int64_t n, int64_t k) {
+                                    const void* x, int64_t n, int64_t k,
+                                    const StepPrologue& prologue) {
   StepJob job = {};
+  job.prologue = prologue;
   job.constant = true;
   job.x = static_cast<const unsigned char*>(x);
   job.n = static_cast<int>(n);
@@ -72,7 +79,7 @@ void riverrun::launch_step_products(const rr_exec* exec, const StepProduct* prod
     w.y = products[i].y;
     w.y_row = products[i].y_row;
     w.rows = static_cast<int>(from.shape[0]);
-    w.parts = step_parts(from.shape[0], job.blocks);
+    w.parts = step_parts(job.blocks);
     w.dtype = from.dtype;
     job.constant = job.constant && from.constant != 0;
   }

@@ -1,15 +1,16 @@
 // y = x w^T for few rows of x and weights of block types on tensor cores, row-exact.
 //
-// A block takes a share of the rows of w, in units of 16 (or 32). A unit's K is cut into parts by
-// the shape of w alone. Each warp multiplies one part of one unit at a time, 256 values after 256,
-// with up to 32 rows of x; the parts' sums are added in order, so a row's result depends on neither
-// the other rows, nor how many they are, nor the grid. The bytes of w come to each warp's own part
-// of shared memory in the background, some blocks of 256 ahead, also beyond the end of an item.
-// Items go by groups of units, in a group part by part, so that warps read the same part of x.
+// A block takes a share of the rows of w, in units of 16. K is cut into parts by its length alone;
+// a unit's sum is that of its parts in order, so a row's result depends on neither the other rows,
+// nor how many they are, nor the grid. First each warp takes whole units. Of the units that are
+// left, fewer than warps, it takes single parts, whose sums meet in shared memory. The bytes of w
+// come to each warp's own part of shared memory in the background, some blocks of 256 values ahead,
+// also beyond the end of a unit or part.
 #pragma once
 
 #include "fragments_32.cuh"
 #include "step_products.hpp"
+#include "step_prologue.cuh"
 #include "step_x.cuh"
 
 namespace {
@@ -17,159 +18,149 @@ namespace {
 using riverrun::StepJob;
 using riverrun::StepWeight;
 
-constexpr int kStepWarps = 8, kStepThreads = kStepWarps * kWarp;
+constexpr int kStepUnit = 16;  // rows of w
 
-// How a kernel for up to 8 * tiles rows of x is built.
+// How a kernel for up to 8 * tiles rows of x is built: blocks of which an SM holds one.
 template <int tiles_>
 struct StepShape {
   static constexpr int tiles = tiles_;
-  static constexpr int sixteens = tiles > 2 ? 2 : 1;  // of rows in a unit
-  static constexpr int rows = 16 * sixteens;
-  static constexpr int group = tiles > 2 ? 16 : 8;  // most units of a group
-  static constexpr int resident = tiles > 1 ? 1 : 2;
-  // Of shared memory, in bytes: all, so that `resident` blocks fit an SM, and of it the units' sums.
-  static constexpr int memory = (tiles > 1 ? 227 : 113) * 1024;
-  static constexpr int sums = group * sixteens * tiles * kWarp * 16;
+  static constexpr int warps = tiles == 1 ? 16 : 12, threads = warps * kWarp;
+  // Sums of parts that meet at a time: 16 bytes a lane for each tile.
+  static constexpr int slots = tiles == 1 ? 64 : tiles == 2 ? 48 : 36;
+  static constexpr int slot = tiles * kWarp;  // in float4
+  // Of shared memory, in bytes; what is left of it caches x.
+  static constexpr int memory = 184 * 1024, sums = (slots + 1) * slot * 16;
 };
 
-// How the bytes of a type come to shared memory: some blocks of 256 values at a time, rows an odd
-// number of 16 bytes apart.
+// How the bytes of a type come to shared memory: blocks of 256 values of 16 rows, an odd number of
+// 16 bytes apart. A warp copies whole pieces of several rows at a time, `lanes` to a row, then the
+// rest of all rows in one go, if it is that small.
 template <uint32_t dtype, class Shape>
 struct StepStage {
   using F = Fragment<dtype>;
-  static constexpr int blocks = Shape::sixteens == 1 && F::kBytes == 144 ? 2 : 1;
-  static constexpr int pieces = (16 - F::kGrain + blocks * F::kBytes + 15) / 16;
+  static constexpr int pieces = (16 - F::kGrain + F::kBytes + 15) / 16;
   static constexpr int pitch = 16 * (pieces | 1);
-  static constexpr int bytes = Shape::rows * pitch;
+  static constexpr int bytes = kStepUnit * pitch;
+  static constexpr int lanes = pieces < 12 ? 8 : 16;
+  static constexpr int rest = pieces % lanes * kStepUnit <= kWarp ? pieces % lanes : 0;
+  static constexpr int full = (pieces - rest + lanes - 1) / lanes * lanes;
   // 16 bytes more are read beyond the last row.
-  static constexpr int room = (Shape::memory - Shape::sums - 16) / (kStepWarps * bytes);
-  static constexpr int count = room < 8 ? room : 8;
-  static constexpr int shared = Shape::sums + kStepWarps * count * bytes + 16;
+  static constexpr int room = (Shape::memory - Shape::sums - 16) / (Shape::warps * bytes);
+  static constexpr int count = room < 3 ? room : 3;
+  static constexpr int shared = Shape::sums + Shape::warps * count * bytes + 16;
   static_assert(count >= 2, "one stage is filled while another is read");
-
-  // A warp copies whole pieces of several rows at a time, `lanes` to a row, then the rest of all
-  // rows in one go, if it is that small.
-  __host__ __device__ static constexpr int rest(int lanes) {
-    return pieces % lanes * Shape::rows <= kWarp ? pieces % lanes : 0;
-  }
-  __host__ __device__ static constexpr int full(int lanes) {
-    return (pieces - rest(lanes) + lanes - 1) / lanes * lanes;
-  }
-  __host__ __device__ static constexpr int copies(int lanes) {
-    return full(lanes) * Shape::rows / kWarp + (rest(lanes) > 0);
-  }
-  static constexpr int lanes = copies(8) < copies(16) ? 8 : 16;
 };
 
-// The items of a block's share of a weight: units [first, first + units) in nearly equal groups,
-// blocks of 256 values in nearly equal parts.
-struct StepItems {
-  int first, units, parts;
-  int groups, base, larger;  // units of a group; the first `larger` have one more
-  int blocks, longer;        // of a part; the first `longer` have one more
-  unsigned inverse[2];       // 2^16 / base, 2^16 / (base + 1), upwards
+// What a block has of a weight: units [first, first + units), K in parts of `blocks` blocks of 256
+// values or one more, of which there are `longer`.
+struct StepShare {
+  int first, units, parts, blocks, longer;
 
-  __device__ StepItems(int first_unit, int n_units, int n_parts, int all_blocks, int most)
-      : first(first_unit), units(n_units), parts(n_parts) {
-    groups = (units + most - 1) / most;
-    base = units / groups;
-    larger = units - groups * base;
-    blocks = all_blocks / parts;
-    longer = all_blocks - blocks * parts;
-    inverse[0] = (65535u + base) / static_cast<unsigned>(base);
-    inverse[1] = (65536u + base) / static_cast<unsigned>(base + 1);
-  }
-  __device__ int count() const { return units * parts; }
+  __device__ int begin(int part) const { return part * blocks + min(part, longer); }
+  __device__ int end(int part) const { return begin(part + 1); }
 };
 
-// One item after the other of a warp.
+// What a warp takes one after the other: whole units, then parts of those that are left.
+template <class Shape>
 struct StepItem {
-  const StepItems& items;
-  int group = 0, start = 0, within;  // the group, its first unit, the number in the group
-  int number;
+  int whole;         // units that are left to be taken whole
+  int unit, number;  // the unit; the part's number among those that are left
+  int part;          // 0 of a whole unit
 
-  __device__ StepItem(const StepItems& all, int n) : items(all), within(n), number(n) { settle(); }
-  __device__ bool exists() const { return number < items.count(); }
-  __device__ int size() const { return items.base + (group < items.larger); }
-  __device__ void settle() {
-    while (group < items.groups && within >= size() * items.parts) {
-      within -= size() * items.parts;
-      start += size();
-      ++group;
-    }
+  __device__ explicit StepItem(const StepShare& share)
+      : whole(share.units / Shape::warps),
+        unit(static_cast<int>(threadIdx.x / kWarp)),
+        number(unit - Shape::warps),
+        part(0) {
+    if (whole == 0) next_part(share);
   }
-  __device__ void next() {
-    number += kStepWarps;
-    within += kStepWarps;
-    settle();
+  __device__ bool exists(const StepShare& share) const { return unit < share.units; }
+  __device__ void next(const StepShare& share) {
+    unit += Shape::warps;
+    if (whole > 0 && --whole > 0) return;
+    next_part(share);
   }
-  __device__ int part() const {
-    const unsigned inverse = group < items.larger ? items.inverse[1] : items.inverse[0];
-    return static_cast<int>(static_cast<unsigned>(within) * inverse >> 16);
+  __device__ void next_part(const StepShare& share) {
+    number += Shape::warps;
+    const int of_rest = number / share.parts;
+    unit = share.units / Shape::warps * Shape::warps + of_rest;
+    part = number - of_rest * share.parts;
   }
-  // The unit, in the group.
-  __device__ int place() const { return within - part() * size(); }
-  __device__ int unit() const { return items.first + start + place(); }
-  // Blocks of the part.
-  __device__ int begin() const { return part() * items.blocks + min(part(), items.longer); }
-  __device__ int count() const { return items.blocks + (part() < items.longer); }
+  // Blocks of 256 values.
+  __device__ int begin(const StepShare& share) const { return share.begin(part); }
+  __device__ int end(const StepShare& share) const {
+    return share.end(whole > 0 ? share.parts - 1 : part);
+  }
 };
+
+// The first row of a unit; the last one's overlap those of the one before.
+__device__ inline int first_row(const StepWeight& w, const StepShare& share, int unit) {
+  return min((share.first + unit) * kStepUnit, w.rows - kStepUnit);
+}
 
 // What a warp fetches next.
 template <uint32_t dtype, class Shape>
 struct StepFetch {
   using F = Fragment<dtype>;
   using Stage = StepStage<dtype, Shape>;
+  static constexpr int kLanes = Stage::lanes, kRows = kWarp / kLanes;
   const StepWeight& w;
-  StepItem item;
-  int row = 0, left = 0;  // the unit's first row; blocks that the item has left
-  const unsigned char* from = nullptr;
+  const StepShare& share;
+  StepItem<Shape> item;
+  int left = 0;  // blocks of the item
+  // Of this lane's first row, and where the rest is fetched.
+  const unsigned char *from = nullptr, *rest = nullptr;
 
-  __device__ StepFetch(const StepWeight& weight, const StepItems& items)
-      : w(weight), item(items, static_cast<int>(threadIdx.x / kWarp)) {
-    if (item.exists()) begin();
+  __device__ StepFetch(const StepWeight& weight, const StepShare& of_weight)
+      : w(weight), share(of_weight), item(of_weight) {
+    begin();
   }
 
   __device__ void begin() {
-    row = item.unit() * Shape::rows;
-    from = w.data + int64_t{item.begin()} * F::kBytes;
-    left = item.count();
+    if (!item.exists(share)) return;
+    const int lane = threadIdx.x % kWarp, block = item.begin(share);
+    left = item.end(share) - block;
+    const unsigned char* unit = w.data + first_row(w, share, item.unit) * w.row_bytes +
+                                int64_t{block} * F::kBytes;
+    from = unit + lane / kLanes * w.row_bytes + lane % kLanes * 16;
+    if constexpr (Stage::rest > 0)
+      rest = unit + lane / Stage::rest * w.row_bytes + (Stage::full + lane % Stage::rest) * 16;
   }
 
-  // A piece of 16 bytes of a row, if the row has as much. Rows beyond the last are as the last.
-  __device__ void copy(unsigned char* stage, int of_unit, int piece, int bytes) const {
-    const unsigned char* source = from + min(row + of_unit, w.rows - 1) * w.row_bytes;
+  // A piece of 16 bytes, of a row that begins at any multiple of kGrain.
+  __device__ void copy(unsigned char* target, const unsigned char* source) const {
     if constexpr (F::kGrain < 16) {
-      const int shift = static_cast<int>(reinterpret_cast<uintptr_t>(source) & 15);
-      source -= shift;
-      bytes += shift;
+      source -= reinterpret_cast<uintptr_t>(source) & 15;
+      if (source + 16 > w.end) {
+        for (int i = 0; source + i < w.end; ++i) target[i] = source[i];
+        return;
+      }
     }
-    if (16 * piece >= bytes) return;
-    source += 16 * piece;
-    unsigned char* target = stage + of_unit * Stage::pitch + 16 * piece;
-    if (F::kGrain == 16 || source + 16 <= w.end)
-      async_copy16(target, source);
-    else
-      for (int i = 0; source + i < w.end; ++i) target[i] = source[i];
+    async_copy16(target, source);
   }
 
   __device__ void next(unsigned char* stage) {
-    constexpr int kLanes = Stage::lanes, kRest = Stage::rest(kLanes), kFull = Stage::full(kLanes);
-    const int lane = threadIdx.x % kWarp;
-    if (item.exists()) {
-      const int blocks = min(left, Stage::blocks), bytes = blocks * F::kBytes;
+    if (left > 0) {
+      const int lane = threadIdx.x % kWarp;
+      const unsigned char* source = from;
+      unsigned char* target = stage + lane / kLanes * Stage::pitch + lane % kLanes * 16;
 #pragma unroll
-      for (int piece = 0; piece < kFull; piece += kLanes)
+      for (int r = 0; r < kStepUnit; r += kRows, source += kRows * w.row_bytes)
 #pragma unroll
-        for (int r = 0; r < Shape::rows; r += kWarp / kLanes)
-          copy(stage, r + lane / kLanes, piece + lane % kLanes, bytes);
-      if constexpr (kRest > 0)
-        if (lane < Shape::rows * kRest) copy(stage, lane / kRest, kFull + lane % kRest, bytes);
-      from += bytes;
-      left -= blocks;
-      if (left == 0) {
-        item.next();
-        if (item.exists()) begin();
+        for (int piece = 0; piece < Stage::full; piece += kLanes)
+          if (piece + kLanes <= Stage::pieces || piece + lane % kLanes < Stage::pieces)
+            copy(target + r * Stage::pitch + piece * 16, source + piece * 16);
+      if constexpr (Stage::rest > 0) {
+        if (lane < kStepUnit * Stage::rest)
+          copy(stage + lane / Stage::rest * Stage::pitch +
+                   (Stage::full + lane % Stage::rest) * 16,
+               rest);
+        rest += F::kBytes;
+      }
+      from += F::kBytes;
+      if (--left == 0) {
+        item.next(share);
+        begin();
       }
     }
     async_copy_commit();
@@ -178,211 +169,241 @@ struct StepFetch {
 
 template <class Shape>
 struct StepSums {
-  float at[Shape::sixteens][Shape::tiles][4] = {};
+  float at[Shape::tiles][4] = {};
 };
 
-// Where a lane's parts of the records of block 0 begin, in bytes of x, for tiles of eight rows.
-// Columns beyond the last are as the last of the tile, those of tiles beyond, as in the first.
+// Loads that stay where they are written: in front of what hides their latency.
+__device__ inline uint4 load_now16(const unsigned char* at) {
+#ifdef RR_EMULATE
+  return *reinterpret_cast<const uint4*>(at);
+#else
+  uint4 v;
+  asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(at));
+  return v;
+#endif
+}
+
+// A lane's part of a record of x: of its pairs of steps the first or the next `ahead`.
 template <class Shape>
-struct StepColumns {
-  const unsigned char* x;
-  unsigned tile[Shape::tiles], values[Shape::tiles];
+struct StepX {
+  static constexpr int ahead = Shape::tiles == 4 ? 2 : 8;
+  uint4 pairs[ahead][Shape::tiles];
+  uint4 others[Shape::tiles];  // sums and scales
 
-  __device__ StepColumns(const StepJob& job, int first) : x(job.x) {
-    const int lane = threadIdx.x % kWarp;
+  // x: where the lane's part of the record begins in the first tile; apart: bytes between tiles.
+  __device__ void load(const unsigned char* x, const unsigned (&apart)[Shape::tiles], int pair) {
 #pragma unroll
-    for (int n = 0; n < Shape::tiles; ++n) {
-      const int group = (first + n) * kStepRows < job.n ? first + n : 0;
-      const int g = min(lane / 4, job.n - 1 - group * kStepRows);
-      tile[n] = static_cast<unsigned>(group) * static_cast<unsigned>(job.blocks * kStepRecord);
-      values[n] = static_cast<unsigned>(g * 64 + lane % 4 * 16);
-    }
+    for (int n = 0; n < Shape::tiles; ++n)
+      pairs[pair % ahead][n] = load_now16(x + apart[n] + pair * 512);
   }
-  __device__ uint4 pair(int n, unsigned record, int i) const {
-    return *reinterpret_cast<const uint4*>(x + (tile[n] + values[n] + record + i * 512));
+  __device__ void load_others(const unsigned char* x, const unsigned (&apart)[Shape::tiles]) {
+#pragma unroll
+    for (int n = 0; n < Shape::tiles; ++n) others[n] = load_now16(x + apart[n] + kStepSums);
   }
-  __device__ uint2 sums(int n, unsigned record) const {
-    return *reinterpret_cast<const uint2*>(x + (tile[n] + values[n] / 2 + record + kStepSums));
-  }
-  __device__ float2 scales(int n, unsigned record) const {
-    return *reinterpret_cast<const float2*>(
-        x + (tile[n] + threadIdx.x % 4 * 8 + record + kStepScales));
+  __device__ void begin(const unsigned char* x, const unsigned (&apart)[Shape::tiles]) {
+    if constexpr (ahead == 8) load_others(x, apart);
+#pragma unroll
+    for (int pair = 0; pair < ahead; ++pair) load(x, apart, pair);
   }
 };
 
-// x on its way: of eight pairs of steps the next `ahead`, whatever block they are in.
-template <class Shape>
-struct StepAhead {
-  static constexpr int ahead = 8 / Shape::tiles;
-  uint4 x[ahead][Shape::tiles];
-
-  __device__ void load(const StepColumns<Shape>& columns, unsigned record, int pair) {
-#pragma unroll
-    for (int n = 0; n < Shape::tiles; ++n) x[pair % ahead][n] = columns.pair(n, record, pair);
-  }
-};
-
-// Adds the products of a block of 256 values, of which f holds this lane's part; record: where x's
-// is, following: where the next block's will be. Steps of even and of odd number are summed apart.
+// Adds the products of a block of 256 values, of which f holds this lane's part, with x, which has
+// begun. Steps of even and of odd number are summed apart.
 template <class F, class Shape>
-__device__ inline void add_step_block(const F (&f)[Shape::sixteens],
-                                      const StepColumns<Shape>& columns, unsigned record,
-                                      unsigned following, StepAhead<Shape>& x,
+__device__ inline void add_step_block(const F& f, const unsigned char* from,
+                                      const unsigned (&apart)[Shape::tiles], StepX<Shape>& x,
                                       StepSums<Shape>& sums) {
-  float c[Shape::sixteens][Shape::tiles][2][4] = {};
-  float2 scale[Shape::tiles];
-  uint2 of_x[Shape::tiles];
-#pragma unroll
-  for (int n = 0; n < Shape::tiles; ++n) {
-    scale[n] = columns.scales(n, record);
-    if constexpr (F::kMinima) of_x[n] = columns.sums(n, record);
-  }
+  float c[Shape::tiles][2][4] = {};
 #pragma unroll
   for (int pair = 0; pair < 8; ++pair) {
-    constexpr int kAhead = StepAhead<Shape>::ahead;
+    constexpr int kAhead = StepX<Shape>::ahead;
 #pragma unroll
-    for (int h = 0; h < 2; ++h)
+    for (int h = 0; h < 2; ++h) {
+      unsigned a[4];
+      f.step(2 * pair + h, a);
 #pragma unroll
-      for (int m = 0; m < Shape::sixteens; ++m) {
-        unsigned a[4];
-        f[m].step(2 * pair + h, a);
-#pragma unroll
-        for (int n = 0; n < Shape::tiles; ++n) {
-          const uint4& both = x.x[pair % kAhead][n];
-          const unsigned b[2] = {h ? both.z : both.x, h ? both.w : both.y};
-          mma_f16(c[m][n][h], a, b);
-        }
+      for (int n = 0; n < Shape::tiles; ++n) {
+        const uint4& both = x.pairs[pair % kAhead][n];
+        const unsigned b[2] = {h ? both.z : both.x, h ? both.w : both.y};
+        mma_f16(c[n][h], a, b);
       }
-    x.load(columns, pair + kAhead < 8 ? record : following, (pair + kAhead) % 8);
+    }
+    if (pair + kAhead < 8) x.load(from, apart, pair + kAhead);
+    if (kAhead < 8 && pair == 6) x.load_others(from, apart);
   }
 #pragma unroll
-  for (int n = 0; n < Shape::tiles; ++n)
-#pragma unroll
-    for (int m = 0; m < Shape::sixteens; ++m) {
-      float low[4] = {};
-      if constexpr (F::kMinima) {
-        const unsigned a[4] = {f[m].minima[0], f[m].minima[1], f[m].minima[0], f[m].minima[1]};
-        const unsigned b[2] = {of_x[n].x, of_x[n].y};
-        mma_f16(low, a, b);
-      }
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        float value = f[m].d[i / 2] * (c[m][n][0][i] + c[m][n][1][i]);
-        if constexpr (F::kMinima) value = fmaf(-f[m].dmin[i / 2], low[i], value);
-        sums.at[m][n][i] = fmaf(value, i % 2 ? scale[n].y : scale[n].x, sums.at[m][n][i]);
-      }
+  for (int n = 0; n < Shape::tiles; ++n) {
+    float low[4] = {};
+    if constexpr (F::kMinima) {
+      const unsigned a[4] = {f.minima[0], f.minima[1], f.minima[0], f.minima[1]};
+      const unsigned b[2] = {x.others[n].x, x.others[n].y};
+      mma_f16(low, a, b);
     }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float value = f.d[i / 2] * (c[n][0][i] + c[n][1][i]);
+      if constexpr (F::kMinima) value = fmaf(-f.dmin[i / 2], low[i], value);
+      const float scale = __uint_as_float(i % 2 ? x.others[n].w : x.others[n].z);
+      sums.at[n][i] = fmaf(value, scale, sums.at[n][i]);
+    }
+  }
 }
 
-// Adds an item's sums to those of its unit, which the last part takes to y.
+// A lane's sums of tile n of rows of x: rows of w `row` and row + 8 (lane / 4 in), two columns.
+__device__ inline void store_step_sums(const StepJob& job, const StepWeight& w, int row, int tile,
+                                       const float (&sums)[4], int lane) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int column = tile * kStepRows + lane % 4 * 2 + i % 2;
+    if (column < job.n) w.y[column * w.y_row + row + lane / 4 + i / 2 * 8] = sums[i];
+  }
+}
+
+// Adds what `count` parts from number `first` on have left in their slots, to y once a unit has all
+// of them; what is behind the last slot, of the unit that goes on.
 template <class Shape>
-__device__ inline void add_step_item(const StepJob& job, const StepWeight& w, const StepItem& item,
-                                     int first_column, float4* totals, StepSums<Shape>& sums) {
-  const int lane = threadIdx.x % kWarp, part = item.part();
-  float4* total = totals + item.place() * Shape::sixteens * Shape::tiles * kWarp + lane;
-#pragma unroll
-  for (int m = 0; m < Shape::sixteens; ++m)
-#pragma unroll
-    for (int n = 0; n < Shape::tiles; ++n) {
-      float(&own)[4] = sums.at[m][n];
-      float4* at = total + (m * Shape::tiles + n) * kWarp;
-      if (part > 0) {
-        const float4 before = *at;
-        own[0] = before.x + own[0], own[1] = before.y + own[1];
-        own[2] = before.z + own[2], own[3] = before.w + own[3];
-      }
-      if (part < w.parts - 1) {
-        *at = make_float4(own[0], own[1], own[2], own[3]);
-        continue;
-      }
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int row = item.unit() * Shape::rows + 16 * m + lane / 4 + i / 2 * 8;
-        const int column = first_column + 8 * n + lane % 4 * 2 + i % 2;
-        if (row < w.rows && column < job.n) w.y[column * w.y_row + row] = own[i];
-      }
+__device__ inline void add_step_parts(const StepJob& job, const StepWeight& w,
+                                      const StepShare& share, int first_tile, int first, int count,
+                                      float4* slots) {
+  const int rest = share.units / Shape::warps * Shape::warps;
+  const int first_unit = first / share.parts, last_unit = (first + count - 1) / share.parts;
+  float4* carried = slots + Shape::slots * Shape::slot;
+  const int at = static_cast<int>(threadIdx.x) % Shape::slot;
+  constexpr int kAtOnce = Shape::threads / Shape::slot;
+  float4 carry = carried[at];
+  __syncthreads();
+  for (int unit = first_unit + static_cast<int>(threadIdx.x) / Shape::slot; unit <= last_unit;
+       unit += kAtOnce) {
+    const int begin = max(unit * share.parts, first) - first;
+    const int end = min((unit + 1) * share.parts, first + count) - first;
+    const bool goes_on = unit * share.parts < first;
+    float4 sum = goes_on ? carry : slots[begin * Shape::slot + at];
+    for (int i = begin + (goes_on ? 0 : 1); i < end; ++i) {
+      const float4 v = slots[i * Shape::slot + at];
+      sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
     }
+    if (end + first < (unit + 1) * share.parts) {
+      carried[at] = sum;
+      continue;
+    }
+    const float sums[4] = {sum.x, sum.y, sum.z, sum.w};
+    store_step_sums(job, w, first_row(w, share, rest + unit), first_tile + at / kWarp, sums,
+                    at % kWarp);
+  }
+  __syncthreads();
 }
 
-// Units [first, first + units) of a weight.
+// x as this block reads it.
+__device__ inline const unsigned char* own_step_x(const StepJob& job) {
+  return job.x + blockIdx.x * job.prologue.own_bytes;
+}
+
+// Waits for x, or for what it is made of, and makes it.
+template <class Shape>
+__device__ inline void begin_step(const StepJob& job) {
+  await_grid();
+  if (job.prologue.makes == riverrun::StepMakes::kNothing) return;
+  make_own_x<Shape::warps>(job.prologue, job.blocks, const_cast<unsigned char*>(own_step_x(job)),
+                           dynamic_shared());
+  __syncthreads();
+}
+
+// A block's share of a weight.
 template <uint32_t dtype, class Shape>
 __device__ inline void multiply_step_share(const StepJob& job, const StepWeight& w, int first,
                                            int units, bool waits) {
   using F = Fragment<dtype>;
   using Stage = StepStage<dtype, Shape>;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  auto* totals = reinterpret_cast<float4*>(dynamic_shared());
+  auto* slots = reinterpret_cast<float4*>(dynamic_shared());
   unsigned char* stages = dynamic_shared() + Shape::sums + warp * Stage::count * Stage::bytes;
   unsigned char *stage = stages, *last_stage = stages + (Stage::count - 1) * Stage::bytes;
 
-  const StepItems items(first, units, w.parts, job.blocks, Shape::group);
-  StepFetch<dtype, Shape> fetch(w, items);
+  const int blocks = job.blocks / w.parts;
+  const StepShare share = {first, units, w.parts, blocks, job.blocks - blocks * w.parts};
+  StepFetch<dtype, Shape> fetch(w, share);
 #pragma unroll 1
   for (int s = 0; s < Stage::count; ++s) fetch.next(stages + s * Stage::bytes);
-  if (waits) await_grid();
+  if (waits) begin_step<Shape>(job);
 
+  // Columns beyond the last are as the last of the tile, those of tiles beyond, as in the first.
   const int first_tile = static_cast<int>(blockIdx.y) * Shape::tiles;
-  const StepColumns<Shape> columns(job, first_tile);
-  StepItem item(items, warp);
-  StepAhead<Shape> x;
-  if (item.exists())
+  unsigned apart[Shape::tiles];
 #pragma unroll
-    for (int pair = 0; pair < StepAhead<Shape>::ahead; ++pair)
-      x.load(columns, static_cast<unsigned>(item.begin() * kStepRecord), pair);
+  for (int n = 0; n < Shape::tiles; ++n) {
+    const int tile = (first_tile + n) * kStepRows < job.n ? first_tile + n : 0;
+    apart[n] = static_cast<unsigned>(tile) * static_cast<unsigned>(job.blocks * kStepRecord) +
+               static_cast<unsigned>(min(lane / 4, job.n - 1 - tile * kStepRows) * 64);
+  }
+  const unsigned char* x_lane = own_step_x(job) + lane % 4 * 16;
 
-  const int rounds = (items.count() + kStepWarps - 1) / kStepWarps;
-  const int turns = (kStepWarps + items.base - 1) / items.base, turn = warp / items.base;
+  StepItem<Shape> item(share);
+  const int parts = units % Shape::warps * w.parts;  // of the units that are not taken whole
+  int done = 0;
 #pragma unroll 1
-  for (int round = 0; round < rounds; ++round) {
-    StepItem next = item;
-    next.next();
-    StepSums<Shape> sums;
-    if (item.exists()) {
-      const int begin = item.begin(), end = begin + item.count();
-      const int after = next.exists() ? next.begin() : begin;
-      const int row = item.unit() * Shape::rows;
+  for (bool whole = item.whole > 0; whole || done < parts; whole = item.whole > 0) {
+    StepSums<Shape> sums, total;
+    const bool exists = item.exists(share);
+    if (exists) {
+      const int row = first_row(w, share, item.unit), end = item.end(share);
+      int part = item.part, part_end = share.end(part), block = item.begin(share);
+      const unsigned char* from = x_lane + int64_t{block} * kStepRecord;
 #pragma unroll 1
-      for (int b = begin; b < end; ++b) {
-        const int within = (b - begin) % Stage::blocks;
-        if (within == 0) {
-          async_copy_wait<Stage::count - 1>();
-          __syncwarp();
+      for (; block < end; ++block, from += kStepRecord) {
+        StepX<Shape> x;
+        x.begin(from, apart);
+        async_copy_wait<Stage::count - 1>();
+        __syncwarp();
+        F f;
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const unsigned char* bytes = stage + (8 * r + lane / 4) * Stage::pitch;
+          if constexpr (F::kGrain < 16)
+            bytes += reinterpret_cast<uintptr_t>(w.data + (row + 8 * r + lane / 4) * w.row_bytes +
+                                                 int64_t{block} * F::kBytes) &
+                     15;
+          f.load(r, bytes, lane % 4);
         }
-        F f[Shape::sixteens];
+        __syncwarp();
+        fetch.next(stage);
+        stage = stage == last_stage ? stages : stage + Stage::bytes;
+        add_step_block<F, Shape>(f, from, apart, x, sums);
+        if (!whole || block + 1 < part_end) continue;
 #pragma unroll
-        for (int m = 0; m < Shape::sixteens; ++m)
+        for (int n = 0; n < Shape::tiles; ++n)
 #pragma unroll
-          for (int r = 0; r < 2; ++r) {
-            const int of_unit = 16 * m + 8 * r + lane / 4;
-            const unsigned char* block = stage + of_unit * Stage::pitch + within * F::kBytes;
-            if constexpr (F::kGrain < 16)
-              block += reinterpret_cast<uintptr_t>(
-                           w.data + min(row + of_unit, w.rows - 1) * w.row_bytes +
-                           int64_t{b} * F::kBytes) &
-                       15;
-            f[m].load(r, block, lane % 4);
+          for (int i = 0; i < 4; ++i) {
+            total.at[n][i] = part == 0 ? sums.at[n][i] : total.at[n][i] + sums.at[n][i];
+            sums.at[n][i] = 0.0f;
           }
-        if (within == Stage::blocks - 1 || b == end - 1) {
-          __syncwarp();
-          fetch.next(stage);
-          stage = stage == last_stage ? stages : stage + Stage::bytes;
-        }
-        const int following = b + 1 < end ? b + 1 : after;
-        add_step_block<F, Shape>(f, columns, static_cast<unsigned>(b * kStepRecord),
-                                 static_cast<unsigned>(following * kStepRecord), x, sums);
+        part_end = share.end(++part);
+      }
+      if (whole) {
+#pragma unroll
+        for (int n = 0; n < Shape::tiles; ++n)
+          store_step_sums(job, w, row, first_tile + n, total.at[n], lane);
+      } else {
+#pragma unroll
+        for (int n = 0; n < Shape::tiles; ++n)
+          slots[(item.number - done) * Shape::slot + n * kWarp + lane] =
+              make_float4(sums.at[n][0], sums.at[n][1], sums.at[n][2], sums.at[n][3]);
       }
     }
-    for (int i = 0; i < turns; ++i) {
-      if (i == turn && item.exists())
-        add_step_item<Shape>(job, w, item, first_tile * kStepRows, totals, sums);
-      __syncthreads();
-    }
-    item.number = next.number, item.within = next.within;
-    item.group = next.group, item.start = next.start;
+    item.next(share);
+    // When all slots are full, or no parts are left for any warp.
+    const int next = item.number / Shape::warps * Shape::warps - done;
+    if (whole || (next < Shape::slots / Shape::warps * Shape::warps && next + done < parts))
+      continue;
+    __syncthreads();
+    const int count = min(next, parts - done);
+    add_step_parts<Shape>(job, w, share, first_tile, done, count, slots);
+    done += count;
   }
 }
 
-// Lets the next kernel start while this one runs: it finds room beside it.
+// Lets the next kernel start while this one runs.
 __device__ inline void release_at_once() {
 #if !defined(RR_EMULATE) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -391,9 +412,10 @@ __device__ inline void release_at_once() {
 
 // Grid: shares of about the same cost, groups of rows of x.
 template <class Shape, uint32_t... dtypes>
-__global__ void __launch_bounds__(kStepThreads, Shape::resident) multiply_step(StepJob job) {
+__global__ void __launch_bounds__(Shape::threads, 1) multiply_step(StepJob job) {
   release_at_once();
-  if (!job.constant) await_grid();
+  begin_own_x<Shape::warps>(job.prologue, job.blocks);
+  if (!job.constant) begin_step<Shape>(job);
   const int begin = static_cast<int>(blockIdx.x) * job.share, end = begin + job.share;
   bool waits = job.constant;
   for (int i = 0; i < job.count; ++i) {
@@ -401,9 +423,9 @@ __global__ void __launch_bounds__(kStepThreads, Shape::resident) multiply_step(S
     const int first = max(begin - w.before + w.cost - 1, 0) / w.cost;
     const int units = min(max(end - w.before + w.cost - 1, 0) / w.cost, w.units) - first;
     if (units <= 0) continue;
-    const bool done[] = {(w.dtype == dtypes &&
-                          (multiply_step_share<dtypes, Shape>(job, w, first, units, waits),
-                           true))...};
+    const bool done[] = {
+        (w.dtype == dtypes &&
+         (multiply_step_share<dtypes, Shape>(job, w, first, units, waits), true))...};
     static_cast<void>(done);
     waits = false;
   }
@@ -416,7 +438,7 @@ inline void launch_step(const rr_exec* exec, StepJob& job) {
   int shared = 0, all = 0, units = 0;
   for (int i = 0; i < job.count; ++i) {
     StepWeight& w = job.weights[i];
-    w.units = static_cast<int>(blocks_for(w.rows, Shape::rows));
+    w.units = static_cast<int>(blocks_for(w.rows, kStepUnit));
     w.before = all;
     const bool done[] = {(w.dtype == dtypes &&
                           (w.cost = Fragment<dtypes>::kBytes / 2,
@@ -430,7 +452,7 @@ inline void launch_step(const rr_exec* exec, StepJob& job) {
   const dim3 grid(static_cast<unsigned>(blocks),
                   static_cast<unsigned>(blocks_for(job.n, kStepRows * Shape::tiles)));
   allow_shared(multiply_step<Shape, dtypes...>, Shape::memory);
-  RR_LAUNCH(exec, (multiply_step<Shape, dtypes...>), grid, kStepThreads,
+  RR_LAUNCH(exec, (multiply_step<Shape, dtypes...>), grid, Shape::threads,
             static_cast<size_t>(shared), job);
 }
 

@@ -8,74 +8,34 @@ namespace {
 struct NormInput {
   Rows x, delta;  // delta.data: null for none
   float* sum;     // rows of K, with delta
-  NormWeight weight;
+  const float* weight;
+  bool constant;  // no kernel writes weight: it can be loaded before await_grid()
   unsigned char* out;
-  int64_t blocks;  // of 256 values of a row
+  int64_t blocks;
   RmsFactor factor;
 };
 
-// The factor of a row of which each thread has `most` times eight values.
-template <int warps, int most, typename T>
-__device__ inline bool row_factor(const float (&v)[most][8], const RmsFactor& of, T& factor) {
-  T sum = 0;
-#pragma unroll
-  for (int i = 0; i < most; ++i) sum += squares_of<T>(v[i]);
-  return of(group_sum<warps * kWarp>(sum), factor);
-}
-
-// Values of a thread's blocks of 256, of a vector of so many blocks.
-template <int warps, int most>
-__device__ inline void load_blocks(const float* from, int64_t blocks, float (&v)[most][8]) {
-#pragma unroll
-  for (int i = 0; i < most; ++i) {
-    const int64_t block = threadIdx.x / kWarp + i * warps;
-    if (block < blocks) load_eight(from + block * kStepBlock + 8 * (threadIdx.x % kWarp), v[i]);
-  }
-}
-
-// A block for each row; warp w has values 256 (w + i warps) on, for i < most.
+// A block for each row.
 template <int warps, int most>
 __global__ void __launch_bounds__(warps* kWarp) add_norm_step_x(NormInput in) {
+  __shared__ NormSums sums;
   const int64_t row = blockIdx.x;
-  float v[most][8] = {}, weight[most][8];
+  float weight[most][8];
   release_short_grid();
-  if (in.weight.constant) load_blocks<warps, most>(in.weight.data, in.blocks, weight);
+  if (in.constant) load_blocks<warps, most>(in.weight, in.blocks, weight);
   await_grid();
-  if (!in.weight.constant) load_blocks<warps, most>(in.weight.data, in.blocks, weight);
-  load_blocks<warps, most>(row_at<const float>(in.x, row), in.blocks, v);
+  if (!in.constant) load_blocks<warps, most>(in.weight, in.blocks, weight);
+  NormRow own = {row_at<const float>(in.x, row), nullptr, nullptr, in.blocks, in.factor};
   if (in.delta.data) {
-    float delta[most][8];
-    load_blocks<warps, most>(row_at<const float>(in.delta, row), in.blocks, delta);
-#pragma unroll
-    for (int i = 0; i < most; ++i) {
-      const int64_t block = threadIdx.x / kWarp + i * warps;
-      if (block >= in.blocks) break;
-#pragma unroll
-      for (int k = 0; k < 8; ++k) v[i][k] += delta[i][k];
-      store_eight(in.sum + (row * in.blocks + block) * kStepBlock + 8 * (threadIdx.x % kWarp),
-                  v[i]);
-    }
+    own.delta = row_at<const float>(in.delta, row);
+    own.sum = in.sum + row * in.blocks * kStepBlock;
   }
-  float factor;
-  double wide = 0.0;
-  const bool small = row_factor<warps, most>(v, in.factor, factor);
-  if (!small) row_factor<warps, most>(v, in.factor, wide);
-#pragma unroll
-  for (int i = 0; i < most; ++i) {
-    const int64_t block = threadIdx.x / kWarp + i * warps;
-    if (block >= in.blocks) break;
-    if (small)
-      scale_eight(v[i], factor, weight[i]);
-    else
-      scale_eight(v[i], wide, weight[i]);
-    write_step_x(in.out, in.blocks, row, block, v[i]);
-  }
+  write_norm_row<warps, most>(own, weight, in.out, row, sums);
 }
 
-constexpr int kMostNormed = 16 * 4 * kStepBlock;
+constexpr int kMostNormed = kMostNormBlocks * kStepBlock;
 
-[[maybe_unused]] inline void launch_add_norm(const rr_exec* exec, const NormInput& in,
-                                             int64_t rows) {
+void launch_add_norm(const rr_exec* exec, const NormInput& in, int64_t rows) {
   const dim3 grid(static_cast<unsigned>(rows));
   if (in.blocks <= 4)
     RR_LAUNCH(exec, (add_norm_step_x<4, 1>), grid, 4 * kWarp, 0, in);
@@ -118,13 +78,24 @@ template <bool added>
 void run_norm(const rr_node* node, const rr_exec* exec) {
   const rr_tensor &x = node->inputs[0], &y = node->outputs[0];
   if (x.shape[0] == 0) return;
+  if (makes_own(node)) {
+    riverrun::StepPrologue own;
+    own.makes = riverrun::StepMakes::kNorm;
+    own.first = data<const float>(x);
+    own.second = added ? data<const float>(node->inputs[1]) : nullptr;
+    own.weight = data<const float>(node->inputs[added ? 2 : 1]);
+    own.eps = attr_float(node, "eps", 0.0);
+    own.sum = added ? data<float>(node->outputs[1]) : nullptr;
+    return launch_products(node, exec, added ? 3 : 2, own);
+  }
   NormInput in = {};
   in.x = rows_of(x);
   if (added) {
     in.delta = rows_of(node->inputs[1]);
     in.sum = data<float>(node->outputs[1]);
   }
-  in.weight = norm_weight(node->inputs[added ? 2 : 1]);
+  in.weight = data<const float>(node->inputs[added ? 2 : 1]);
+  in.constant = node->inputs[added ? 2 : 1].constant != 0;
   in.out = static_cast<unsigned char*>(exec->workspace);
   in.blocks = x.shape[1] / kStepBlock;
   in.factor = {x.shape[1], attr_float(node, "eps", 0.0)};

@@ -1,9 +1,10 @@
 // Rows of x as the step products take them: f16 with one power of two for each 256 values, in the
 // order of fragments.cuh.
 //
-// Eight rows make a group, 256 values of it a record: values (16 bytes of lane 4g + t for each two
-// steps), then of each row and t the sums over sub-blocks 2t and 2t + 1, upper and lower parts in
-// f16, then the scales. Rows that a group lacks hold anything.
+// Eight rows make a group, 256 values of it a record of 16 bytes a lane for each two steps, lane
+// 4g + t having row g. In the ninth place lane 4g + t has the sums over sub-blocks 2t and 2t + 1 of
+// row g, upper and lower parts in f16, and the scales of rows 2t and 2t + 1. Rows that a group lacks
+// hold anything.
 #pragma once
 
 #include "half_pairs.cuh"
@@ -12,8 +13,7 @@
 namespace {
 
 constexpr int kStepBlock = 256, kStepRows = 8;
-constexpr int kStepSums = kStepRows * kStepBlock * 2, kStepScales = kStepSums + kStepRows * 32;
-constexpr int kStepRecord = kStepScales + kStepRows * 4;
+constexpr int kStepSums = kStepRows * kStepBlock * 2, kStepRecord = kStepSums + kWarp * 16;
 
 // Bytes of n rows of k values, a multiple of 256.
 [[maybe_unused]] constexpr int64_t step_x_bytes(int64_t n, int64_t k) {
@@ -60,12 +60,13 @@ __device__ inline void write_step_x(unsigned char* x, int64_t blocks, int64_t ro
   *reinterpret_cast<uint2*>(at + 512) = make_uint2(pairs[2], pairs[3]);
   if (lane % 4 == 0) {
     const uint16_t upper = float_to_half(sum);
-    auto* sums = reinterpret_cast<uint16_t*>(record + kStepSums + g * 32 + t * 8);
+    auto* sums = reinterpret_cast<uint16_t*>(record + kStepSums + g * 64 + t * 16);
     sums[h] = upper;
     sums[2 + h] = float_to_half(sum - half_to_float(upper));
   }
-  if (lane == 0)
-    reinterpret_cast<float*>(record + kStepScales)[g] = finite ? scale : NAN;
+  if (lane < kStepRows)
+    *reinterpret_cast<float*>(record + kStepSums + lane * 64 + g / 2 * 16 + 8 + g % 2 * 4) =
+        finite ? scale : NAN;
 }
 
 constexpr int kStepXThreads = 256;

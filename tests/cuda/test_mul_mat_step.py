@@ -15,8 +15,12 @@ TYPES = (
     *("q4_k", "q5_k", "q6_k", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1"),
     *("iq4_nl", "iq4_xs", "mxfp4"),
 )
-# n, m, k: of units and groups of units, and of parts of K of one and of several blocks.
-SHAPES = ((1, 5, 256), (3, 130, 1280), (9, 33, 2304), (17, 16, 512), (33, 47, 256))
+# n, m, k: rows of w that fill no unit, parts of K of one and of several blocks, units that warps
+# take whole, more parts than meet at a time.
+SHAPES = (
+    *((1, 16, 256), (3, 130, 1280), (9, 33, 4608), (17, 40, 512), (33, 47, 256)),
+    *((2, 700, 512), (4, 75, 8448)),
+)
 
 pytestmark = needs_cuda
 

@@ -1,1 +1,0 @@
-/work/wt/mix/api/riverrun/_cuda.pyi

@@ -1,1 +1,0 @@
-/work/wt/mix/api/riverrun/public.py
