@@ -1,7 +1,7 @@
 // delta_mix: gated_delta_net whose operands get their norms and functions on the way from memory,
 // with the arithmetic of the ops that op delta_mix is made of. Lanes that share rows of the state
-// hold a token's query and key in registers and form their lengths themselves, so that no thread
-// waits for others; what a step needs is fetched while the one before it is computed.
+// hold a token's query and key in registers and form their lengths there, each group by itself, so
+// that no thread waits for others.
 #include "activation.cuh"
 #include "gated_delta_net.cuh"
 #include "row_length.cuh"
@@ -29,27 +29,48 @@ struct Mix {
   bool at_once;
 };
 
-// What a step needs: an entry's key, d as v, and decay, or a token's operands.
 template <typename S>
-struct Step {
-  Part<S> k, q;
-  float v[S::kRows];
+using Steps = Stage<S, false>;
+
+// A step's decay and beta as they lie in memory.
+struct Gates {
   float decay, beta;
 };
 
+// Starts to bring steps first .. first + n - 1, a group of four values a thread; the last threads
+// bring gates, which they put into the stage when they are there.
 template <typename S>
-__device__ inline Step<S> load_step(const Task& task, const Work& work, const StateRows<S>& rows,
-                                    int step) {
-  const Source from = source_of(task, work, step, false);
-  Step<S> s = {};
-  s.k = load_keys<S>(from.k, rows.lane, task.size, from.whole);
-  if (from.q) s.q = load_keys<S>(from.q, rows.lane, task.size, from.whole);
-#pragma unroll
-  for (int r = 0; r < S::kRows; ++r)
-    if (r < rows.left) s.v[r] = from.v[rows.first - work.row + r];
-  s.decay = *from.decay;
-  if (from.beta) s.beta = *from.beta;
-  return s;
+__device__ inline Gates fetch_steps(const Task& task, const Work& work, int first, int n,
+                                    Steps<S>& stage) {
+  constexpr int kOfKeys = S::kKeys / 4, kAll = 2 * kOfKeys + (S::kBlockRows + 3) / 4;
+  for (int item = threadIdx.x; item < kAll; item += S::kThreads) {
+    const bool key = item < kOfKeys, query = !key && item < 2 * kOfKeys;
+    const int at = 4 * (item - (key ? 0 : query ? kOfKeys : 2 * kOfKeys));
+    const int left = min(4, (key || query ? task.size : task.size - work.row) - at);
+    for (int i = 0; left > 0 && i < n; ++i) {
+      const Source from = source_of(task, work, first + i, false);
+      if (query && !from.q) continue;
+      float* to = key ? stage.k[i] : query ? stage.q[i] : stage.v[i];
+      const float* values = key ? from.k : query ? from.q : from.v;
+      copy_quad(to + at, values + at, left, from.whole);
+    }
+  }
+  async_copy_commit();
+  const int step = S::kThreads - 1 - static_cast<int>(threadIdx.x);
+  if (step >= n) return {};
+  const Source from = source_of(task, work, first + step, false);
+  return {*from.decay, from.beta ? *from.beta : 0.0f};
+}
+
+template <typename S>
+__device__ inline void await_steps(const Gates& gates, int n, Steps<S>& stage) {
+  const int step = S::kThreads - 1 - static_cast<int>(threadIdx.x);
+  async_copy_wait<0>();
+  if (step < n) {
+    stage.decay[step] = gates.decay;
+    stage.beta[step] = gates.beta;
+  }
+  __syncthreads();
 }
 
 // The sum of squares over the lanes that share rows, in the order of divide_row's warp: its lane l
@@ -98,66 +119,77 @@ __device__ inline void normalise(Part<S>& part, const EuclideanLength& length) {
   if (!divide_part<float>(part, length)) divide_part<double>(part, length);
 }
 
-// A token's operands as the rule takes them.
-template <typename S>
-__device__ inline void finish_step(const Mix& mix, float dt, float a, Step<S>& s) {
-  normalise(s.k, mix.length);
-  normalise(s.q, mix.length);
-  s.decay = expf(softplus(s.decay + dt) * a);
-  s.beta = sigmoid(s.beta);
-}
-
-// What an entry or a token makes of the rows; a token's d is left in s.v.
-template <typename S>
-__device__ inline void run_step(const Task& task, bool token, StateRows<S>& rows, Step<S>& s) {
-  const EvenDecay decay = {s.decay};
-  float d[S::kRows];
-#pragma unroll
-  for (int r = 0; r < S::kRows; ++r) {
-    decay_row<S>(rows.m[r], decay);
-    d[r] = dot_part(rows.m[r], s.k);
-  }
-  if (token) {
-    sum_rows<S>(d, rows.out);
-    if (rows.to) store_values<S>(rows, rows.to, rows.out, task.scale);
-    rows.to = rows.next;
-    rows.next += task.o.row;
-  }
-#pragma unroll
-  for (int r = 0; r < S::kRows; ++r) {
-    if (token) s.v[r] = s.beta * (s.v[r] - d[r]);
-    add_row<S>(rows.m[r], s.v[r], s.k);
-    if (token) rows.out[r] = dot_part(rows.m[r], s.q);
-  }
-}
+// What every token of a head's is made with.
+struct Head {
+  float dt, a;
+};
 
 // Logs a token: d by the lanes that have it, its decay by one block of the head, and its key by one
 // of the heads that read it.
 template <typename S>
 __device__ inline void log_step(const Task& task, const Work& work, const StateRows<S>& rows,
-                                int token, const Step<S>& s) {
+                                int token, const Part<S>& k, const float (&d)[S::kRows],
+                                float decay) {
   float* entry = task.all.replay.place(task.all.kept, work.pass, work.b, token);
-  float* d = entry + (task.key_heads + work.head) * task.size;
-  store_values<S>(rows, d + rows.first, s.v, 1.0f);
+  store_values<S>(rows, entry + (task.key_heads + work.head) * task.size + rows.first, d, 1.0f);
   if (work.row > 0 || threadIdx.x >= S::kSpan) return;
-  if (threadIdx.x == 0) entry[(task.key_heads + task.heads) * task.size + work.head] = s.decay;
+  if (threadIdx.x == 0) entry[(task.key_heads + task.heads) * task.size + work.head] = decay;
   if (leads_keys(task, work.head))
-    store_keys<S>(entry + work.key * task.size, s.k, rows.lane, task.size, task.whole_log);
+    store_keys<S>(entry + work.key * task.size, k, rows.lane, task.size, task.whole_log);
+}
+
+// Staged step i, a token: number `token` of the sequence.
+template <typename S>
+__device__ inline void run_token(const Mix& mix, const Work& work, const Head& head, int token,
+                                 int i, const Steps<S>& stage, StateRows<S>& rows) {
+  const Task& task = mix.rule;
+  const float* v = &stage.v[i][rows.first - work.row];
+  Part<S> k = load_part<S>(stage.k[i], rows.lane), q = load_part<S>(stage.q[i], rows.lane);
+  const float decay = expf(softplus(stage.decay[i] + head.dt) * head.a);
+  const float beta = sigmoid(stage.beta[i]);
+  normalise(k, mix.length);
+  normalise(q, mix.length);
+  float d[S::kRows];
+#pragma unroll
+  for (int r = 0; r < S::kRows; ++r) {
+    decay_row<S>(rows.m[r], EvenDecay{decay});
+    d[r] = dot_part(rows.m[r], k);
+  }
+  sum_rows<S>(d, rows.out);
+  if (rows.to) store_values<S>(rows, rows.to, rows.out, task.scale);
+#pragma unroll
+  for (int r = 0; r < S::kRows; ++r) {
+    d[r] = beta * (v[r] - d[r]);
+    add_row<S>(rows.m[r], d[r], k);
+    rows.out[r] = dot_part(rows.m[r], q);
+  }
+  rows.to = rows.next;
+  rows.next += task.o.row;
+  if (token >= work.pass.direct) log_step<S>(task, work, rows, token, k, d, decay);
 }
 
 template <typename S>
-__device__ inline void run_steps(const Mix& mix, const Work& work, StateRows<S>& rows, Step<S> s,
-                                 float dt, float a) {
+__device__ inline void run_steps(const Mix& mix, const Work& work, Steps<S>* stages) {
   const Task& task = mix.rule;
-  for (int i = 0; i < work.steps; ++i) {
-    Step<S> next = {};
-    if (i + 1 < work.steps) next = load_step<S>(task, work, rows, i + 1);
-    const int token = i - work.entries;
-    if (token >= 0) finish_step(mix, dt, a, s);
-    run_step(task, token >= 0, rows, s);
-    if (token >= work.pass.direct) log_step(task, work, rows, token, s);
-    keep_state(task, work, rows, i);
-    s = next;
+  const Head head = {mix.dt[work.head], mix.a[work.head]};
+  int n = min(S::kSteps, work.steps);
+  Gates gates = fetch_steps<S>(task, work, 0, n, stages[0]);
+  StateRows<S> rows = load_rows<S>(task, work);
+  for (int first = 0, turn = 0; first < work.steps; first += S::kSteps, turn ^= 1) {
+    const Steps<S>& stage = stages[turn];
+    const int now = n;
+    await_steps<S>(gates, now, stages[turn]);
+    n = min(S::kSteps, work.steps - first - S::kSteps);
+    if (n > 0) gates = fetch_steps<S>(task, work, first + S::kSteps, n, stages[turn ^ 1]);
+    for (int i = 0; i < now; ++i) {
+      const int token = first + i - work.entries;
+      if (token < 0) {
+        run_entries<S, false>(task, work, first, i, i + 1, stage, rows);
+        continue;
+      }
+      run_token<S>(mix, work, head, token, i, stage, rows);
+      keep_state(task, work, rows, first + i);
+    }
   }
   float none[S::kRows] = {};
   sum_rows<S>(none, rows.out);
@@ -180,9 +212,13 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) mix_pass(Mix mix) {
   if (!fits) return;
   if (task.all.batch.tokens() < task.all.batch.rows) clear_padding(task);
   if (idle) return;
-  StateRows<S> rows = load_rows<S>(task, work);
-  const Step<S> first = load_step<S>(task, work, rows, 0);
-  run_steps<S>(mix, work, rows, first, mix.dt[head], mix.a[head]);
+  auto* stages = reinterpret_cast<Steps<S>*>(dynamic_shared());
+  if (task.size < S::kKeys || task.size % S::kBlockRows != 0) {
+    clear(stages[0]);
+    clear(stages[1]);
+    __syncthreads();
+  }
+  run_steps<S>(mix, work, stages);
 }
 
 template <typename S>
@@ -193,7 +229,7 @@ void launch(const rr_exec* exec, Mix mix) {
   const dim3 grid(static_cast<unsigned>(slices), static_cast<unsigned>(task.heads),
                   static_cast<unsigned>(task.all.batch.count));
   mix.at_once = blocks <= int64_t{S::kBlocks} * cuda(exec).multiprocessors;
-  RR_LAUNCH(exec, mix_pass<S>, grid, S::kThreads, 0, mix);
+  RR_LAUNCH(exec, mix_pass<S>, grid, S::kThreads, (kStages * sizeof(Steps<S>)), mix);
 }
 
 // Shapes for one size give the same bits: rows enough to fill the device share a thread's operands.
