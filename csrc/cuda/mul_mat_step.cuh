@@ -1,6 +1,6 @@
 // y = x w^T for few rows of x and weights of block types on tensor cores, row-exact.
 //
-// A block takes a share of the rows of w, in units of 16. K is cut into parts by its length alone;
+// A block takes a share of the rows of w, in units of 16 or 32. K is cut into parts by its length alone;
 // a unit's sum is that of its parts in order, so a row's result depends on neither the other rows,
 // nor how many they are, nor the grid. First each warp takes whole units. Of the units that are
 // left, fewer than warps, it takes single parts, whose sums meet in shared memory. The bytes of w
@@ -17,31 +17,30 @@ namespace {
 using riverrun::StepJob;
 using riverrun::StepWeight;
 
-constexpr int kStepUnit = 16;  // rows of w
-
 // How a kernel for up to 8 * tiles rows of x is built: blocks of which an SM holds one.
 template <int tiles_>
 struct StepShape {
   static constexpr int tiles = tiles_;
-  static constexpr int warps = tiles == 1 ? 16 : 12, threads = warps * kWarp;
-  // Sums of parts that meet at a time: 16 bytes a lane for each tile.
-  static constexpr int slots = tiles == 1 ? 64 : tiles == 2 ? 48 : 36;
-  static constexpr int slot = tiles * kWarp;  // in float4
+  static constexpr int warps = tiles == 1 ? 16 : tiles == 2 ? 12 : 8, threads = warps * kWarp;
+  static constexpr int sixteens = tiles == 4 ? 2 : 1, rows = 16 * sixteens;  // of w in a unit
+  // Sums of parts that meet at a time: 16 bytes a lane for each 16 rows of w and tile.
+  static constexpr int slots = tiles == 1 ? 64 : tiles == 2 ? 36 : 16;
+  static constexpr int slot = sixteens * tiles * kWarp;  // in float4
   // Of shared memory, in bytes; what is left of it caches x.
-  static constexpr int memory = 184 * 1024, sums = (slots + 1) * slot * 16;
+  static constexpr int memory = (tiles == 4 ? 216 : 184) * 1024, sums = (slots + 1) * slot * 16;
 };
 
-// How the bytes of a type come to shared memory: blocks of 256 values of 16 rows, an odd number of
-// 16 bytes apart. A warp copies whole pieces of several rows at a time, `lanes` to a row, then the
+// How the bytes of a type come to shared memory: blocks of 256 values of a unit's rows, an odd
+// number of 16 bytes apart. A warp copies whole pieces of several rows at a time, `lanes` to a row, then the
 // rest of all rows in one go, if it is that small.
 template <uint32_t dtype, class Shape>
 struct StepStage {
   using F = Fragment<dtype>;
   static constexpr int pieces = (16 - F::kGrain + F::kBytes + 15) / 16;
   static constexpr int pitch = 16 * (pieces | 1);
-  static constexpr int bytes = kStepUnit * pitch;
+  static constexpr int bytes = Shape::rows * pitch;
   static constexpr int lanes = pieces < 12 ? 8 : 16;
-  static constexpr int rest = pieces % lanes * kStepUnit <= kWarp ? pieces % lanes : 0;
+  static constexpr int rest = pieces % lanes * 16 <= kWarp ? pieces % lanes : 0;
   static constexpr int full = (pieces - rest + lanes - 1) / lanes * lanes;
   // 16 bytes more are read beyond the last row.
   static constexpr int room = (Shape::memory - Shape::sums - 16) / (Shape::warps * bytes);
@@ -92,9 +91,10 @@ struct StepItem {
   }
 };
 
-// The first row of a unit; the last one's overlap those of the one before.
-__device__ inline int first_row(const StepWeight& w, const StepShare& share, int unit) {
-  return min((share.first + unit) * kStepUnit, w.rows - kStepUnit);
+// The first of a unit's rows number 16 m to 16 m + 15; the last ones overlap those before.
+template <class Shape>
+__device__ inline int first_row(const StepWeight& w, const StepShare& share, int unit, int m) {
+  return min((share.first + unit) * Shape::rows + 16 * m, w.rows - 16);
 }
 
 // What a warp fetches next.
@@ -107,8 +107,9 @@ struct StepFetch {
   const StepShare& share;
   StepItem<Shape> item;
   int left = 0;  // blocks of the item
-  // Of this lane's first row, and where the rest is fetched.
-  const unsigned char *from = nullptr, *rest = nullptr;
+  // Of each 16 rows: of this lane's first row, and where the rest is fetched.
+  const unsigned char* from[Shape::sixteens] = {};
+  const unsigned char* rest[Shape::sixteens] = {};
 
   __device__ StepFetch(const StepWeight& weight, const StepShare& of_weight)
       : w(weight), share(of_weight), item(of_weight) {
@@ -119,21 +120,23 @@ struct StepFetch {
     if (!item.exists(share)) return;
     const int lane = threadIdx.x % kWarp, block = item.begin(share);
     left = item.end(share) - block;
-    const unsigned char* unit = w.data + first_row(w, share, item.unit) * w.row_bytes +
-                                int64_t{block} * F::kBytes;
-    from = unit + lane / kLanes * w.row_bytes + lane % kLanes * 16;
-    if constexpr (Stage::rest > 0)
-      rest = unit + lane / Stage::rest * w.row_bytes + (Stage::full + lane % Stage::rest) * 16;
+#pragma unroll
+    for (int m = 0; m < Shape::sixteens; ++m) {
+      const unsigned char* rows = w.data +
+                                  first_row<Shape>(w, share, item.unit, m) * w.row_bytes +
+                                  int64_t{block} * F::kBytes;
+      from[m] = rows + lane / kLanes * w.row_bytes + lane % kLanes * 16;
+      if constexpr (Stage::rest > 0)
+        rest[m] = rows + lane / Stage::rest * w.row_bytes + (Stage::full + lane % Stage::rest) * 16;
+    }
   }
 
-  // A piece of 16 bytes, of a row that begins at any multiple of kGrain.
+  // A piece of 16 bytes, of a row that begins at any multiple of kGrain. Memory of cards ends at
+  // multiples of 16 bytes.
   __device__ void copy(unsigned char* target, const unsigned char* source) const {
     if constexpr (F::kGrain < 16) {
       source -= reinterpret_cast<uintptr_t>(source) & 15;
-      if (source + 16 > w.end) {
-        for (int i = 0; source + i < w.end; ++i) target[i] = source[i];
-        return;
-      }
+      if (source >= w.end) return;
     }
     async_copy16(target, source);
   }
@@ -141,22 +144,25 @@ struct StepFetch {
   __device__ void next(unsigned char* stage) {
     if (left > 0) {
       const int lane = threadIdx.x % kWarp;
-      const unsigned char* source = from;
-      unsigned char* target = stage + lane / kLanes * Stage::pitch + lane % kLanes * 16;
 #pragma unroll
-      for (int r = 0; r < kStepUnit; r += kRows, source += kRows * w.row_bytes)
+      for (int m = 0; m < Shape::sixteens; ++m, stage += 16 * Stage::pitch) {
+        const unsigned char* source = from[m];
+        unsigned char* target = stage + lane / kLanes * Stage::pitch + lane % kLanes * 16;
 #pragma unroll
-        for (int piece = 0; piece < Stage::full; piece += kLanes)
-          if (piece + kLanes <= Stage::pieces || piece + lane % kLanes < Stage::pieces)
-            copy(target + r * Stage::pitch + piece * 16, source + piece * 16);
-      if constexpr (Stage::rest > 0) {
-        if (lane < kStepUnit * Stage::rest)
-          copy(stage + lane / Stage::rest * Stage::pitch +
-                   (Stage::full + lane % Stage::rest) * 16,
-               rest);
-        rest += F::kBytes;
+        for (int r = 0; r < 16; r += kRows, source += kRows * w.row_bytes)
+#pragma unroll
+          for (int piece = 0; piece < Stage::full; piece += kLanes)
+            if (piece + kLanes <= Stage::pieces || piece + lane % kLanes < Stage::pieces)
+              copy(target + r * Stage::pitch + piece * 16, source + piece * 16);
+        if constexpr (Stage::rest > 0) {
+          if (lane < 16 * Stage::rest)
+            copy(stage + lane / Stage::rest * Stage::pitch +
+                     (Stage::full + lane % Stage::rest) * 16,
+                 rest[m]);
+          rest[m] += F::kBytes;
+        }
+        from[m] += F::kBytes;
       }
-      from += F::kBytes;
       if (--left == 0) {
         item.next(share);
         begin();
@@ -168,11 +174,11 @@ struct StepFetch {
 
 template <class Shape>
 struct StepSums {
-  float at[Shape::tiles][4] = {};
+  float at[Shape::sixteens][Shape::tiles][4] = {};
 };
 
-// Loads that stay where they are written: in front of what hides their latency.
-__device__ inline uint4 load_now16(const unsigned char* at) {
+// A load that stays where it is written: in front of what hides its latency.
+__device__ inline uint4 load_now(const unsigned char* at) {
 #ifdef RR_EMULATE
   return *reinterpret_cast<const uint4*>(at);
 #else
@@ -184,6 +190,23 @@ __device__ inline uint4 load_now16(const unsigned char* at) {
 #endif
 }
 
+// Where a lane's parts of records of x lie. Columns beyond the last are as the last of the tile,
+// tiles beyond as the first.
+template <class Shape>
+struct StepColumns {
+  unsigned apart[Shape::tiles];  // bytes from the record of tile 0
+
+  __device__ StepColumns(const StepJob& job, int first) {
+    const int g = static_cast<int>(threadIdx.x % kWarp) / 4;
+#pragma unroll
+    for (int n = 0; n < Shape::tiles; ++n) {
+      const int tile = (first + n) * kStepRows < job.n ? first + n : 0;
+      apart[n] = static_cast<unsigned>(tile) * static_cast<unsigned>(job.blocks * kStepRecord) +
+                 static_cast<unsigned>(min(g, job.n - 1 - tile * kStepRows) * 64);
+    }
+  }
+};
+
 // A lane's part of a record of x: of its pairs of steps the first or the next `ahead`.
 template <class Shape>
 struct StepX {
@@ -191,63 +214,66 @@ struct StepX {
   uint4 pairs[ahead][Shape::tiles];
   uint4 others[Shape::tiles];  // sums and scales
 
-  // x: where the lane's part of the record begins in the first tile; apart: bytes between tiles.
-  __device__ void load(const unsigned char* x, const unsigned (&apart)[Shape::tiles], int pair) {
+  __device__ void load(const unsigned char* x, const StepColumns<Shape>& columns, int pair) {
 #pragma unroll
     for (int n = 0; n < Shape::tiles; ++n)
-      pairs[pair % ahead][n] = load_now16(x + apart[n] + pair * 512);
+      pairs[pair % ahead][n] = load_now(x + columns.apart[n] + pair * 512);
   }
-  __device__ void load_others(const unsigned char* x, const unsigned (&apart)[Shape::tiles]) {
+  __device__ void load_others(const unsigned char* x, const StepColumns<Shape>& columns) {
 #pragma unroll
-    for (int n = 0; n < Shape::tiles; ++n) others[n] = load_now16(x + apart[n] + kStepSums);
+    for (int n = 0; n < Shape::tiles; ++n) others[n] = load_now(x + columns.apart[n] + kStepSums);
   }
-  __device__ void begin(const unsigned char* x, const unsigned (&apart)[Shape::tiles]) {
-    if constexpr (ahead == 8) load_others(x, apart);
+  __device__ void begin(const unsigned char* x, const StepColumns<Shape>& columns) {
+    if constexpr (ahead == 8) load_others(x, columns);
 #pragma unroll
-    for (int pair = 0; pair < ahead; ++pair) load(x, apart, pair);
+    for (int pair = 0; pair < ahead; ++pair) load(x, columns, pair);
   }
 };
 
 // Adds the products of a block of 256 values, of which f holds this lane's part, with x, which has
 // begun. Steps of even and of odd number are summed apart.
 template <class F, class Shape>
-__device__ inline void add_step_block(const F& f, const unsigned char* from,
-                                      const unsigned (&apart)[Shape::tiles], StepX<Shape>& x,
+__device__ inline void add_step_block(const F (&f)[Shape::sixteens], const unsigned char* from,
+                                      const StepColumns<Shape>& columns, StepX<Shape>& x,
                                       StepSums<Shape>& sums) {
-  float c[Shape::tiles][2][4] = {};
+  float c[Shape::sixteens][Shape::tiles][2][4] = {};
 #pragma unroll
   for (int pair = 0; pair < 8; ++pair) {
     constexpr int kAhead = StepX<Shape>::ahead;
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      unsigned a[4];
-      f.step(2 * pair + h, a);
+    for (int h = 0; h < 2; ++h)
 #pragma unroll
-      for (int n = 0; n < Shape::tiles; ++n) {
-        const uint4& both = x.pairs[pair % kAhead][n];
-        const unsigned b[2] = {h ? both.z : both.x, h ? both.w : both.y};
-        mma_f16(c[n][h], a, b);
+      for (int m = 0; m < Shape::sixteens; ++m) {
+        unsigned a[4];
+        f[m].step(2 * pair + h, a);
+#pragma unroll
+        for (int n = 0; n < Shape::tiles; ++n) {
+          const uint4& both = x.pairs[pair % kAhead][n];
+          const unsigned b[2] = {h ? both.z : both.x, h ? both.w : both.y};
+          mma_f16(c[m][n][h], a, b);
+        }
+      }
+    if (pair + kAhead < 8) x.load(from, columns, pair + kAhead);
+    if (kAhead < 8 && pair == 6) x.load_others(from, columns);
+  }
+#pragma unroll
+  for (int n = 0; n < Shape::tiles; ++n)
+#pragma unroll
+    for (int m = 0; m < Shape::sixteens; ++m) {
+      float low[4] = {};
+      if constexpr (F::kMinima) {
+        const unsigned a[4] = {f[m].minima[0], f[m].minima[1], f[m].minima[0], f[m].minima[1]};
+        const unsigned b[2] = {x.others[n].x, x.others[n].y};
+        mma_f16(low, a, b);
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float value = f[m].d[i / 2] * (c[m][n][0][i] + c[m][n][1][i]);
+        if constexpr (F::kMinima) value = fmaf(-f[m].dmin[i / 2], low[i], value);
+        const float scale = __uint_as_float(i % 2 ? x.others[n].w : x.others[n].z);
+        sums.at[m][n][i] = fmaf(value, scale, sums.at[m][n][i]);
       }
     }
-    if (pair + kAhead < 8) x.load(from, apart, pair + kAhead);
-    if (kAhead < 8 && pair == 6) x.load_others(from, apart);
-  }
-#pragma unroll
-  for (int n = 0; n < Shape::tiles; ++n) {
-    float low[4] = {};
-    if constexpr (F::kMinima) {
-      const unsigned a[4] = {f.minima[0], f.minima[1], f.minima[0], f.minima[1]};
-      const unsigned b[2] = {x.others[n].x, x.others[n].y};
-      mma_f16(low, a, b);
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      float value = f.d[i / 2] * (c[n][0][i] + c[n][1][i]);
-      if constexpr (F::kMinima) value = fmaf(-f.dmin[i / 2], low[i], value);
-      const float scale = __uint_as_float(i % 2 ? x.others[n].w : x.others[n].z);
-      sums.at[n][i] = fmaf(value, scale, sums.at[n][i]);
-    }
-  }
 }
 
 // A lane's sums of tile n of rows of x: rows of w `row` and row + 8 (lane / 4 in), two columns.
@@ -288,10 +314,30 @@ __device__ inline void add_step_parts(const StepJob& job, const StepWeight& w,
       continue;
     }
     const float sums[4] = {sum.x, sum.y, sum.z, sum.w};
-    store_step_sums(job, w, first_row(w, share, rest + unit), first_tile + at / kWarp, sums,
-                    at % kWarp);
+    const int of_unit = at / kWarp, row = first_row<Shape>(w, share, rest + unit, of_unit / Shape::tiles);
+    store_step_sums(job, w, row, first_tile + of_unit % Shape::tiles, sums, at % kWarp);
   }
   __syncthreads();
+}
+
+// Adds a part's sums to those of its unit, in the lane's place of a slot.
+template <class Shape>
+__device__ inline void add_step_part(StepSums<Shape>& sums, bool first, float4* slot) {
+#pragma unroll
+  for (int m = 0; m < Shape::sixteens; ++m)
+#pragma unroll
+    for (int n = 0; n < Shape::tiles; ++n) {
+      float(&own)[4] = sums.at[m][n];
+      float4 total = make_float4(own[0], own[1], own[2], own[3]);
+      float4* at = slot + (m * Shape::tiles + n) * kWarp;
+      if (!first) {
+        const float4 before = *at;
+        total.x = before.x + total.x, total.y = before.y + total.y;
+        total.z = before.z + total.z, total.w = before.w + total.w;
+      }
+      *at = total;
+      own[0] = own[1] = own[2] = own[3] = 0.0f;
+    }
 }
 
 // A block's share of a weight.
@@ -312,68 +358,60 @@ __device__ inline void multiply_step_share(const StepJob& job, const StepWeight&
   for (int s = 0; s < Stage::count; ++s) fetch.next(stages + s * Stage::bytes);
   if (waits) await_grid();
 
-  // Columns beyond the last are as the last of the tile, those of tiles beyond, as in the first.
   const int first_tile = static_cast<int>(blockIdx.y) * Shape::tiles;
-  unsigned apart[Shape::tiles];
-#pragma unroll
-  for (int n = 0; n < Shape::tiles; ++n) {
-    const int tile = (first_tile + n) * kStepRows < job.n ? first_tile + n : 0;
-    apart[n] = static_cast<unsigned>(tile) * static_cast<unsigned>(job.blocks * kStepRecord) +
-               static_cast<unsigned>(min(lane / 4, job.n - 1 - tile * kStepRows) * 64);
-  }
+  const StepColumns<Shape> columns(job, first_tile);
   const unsigned char* x_lane = job.x + lane % 4 * 16;
-
   StepItem<Shape> item(share);
   const int parts = units % Shape::warps * w.parts;  // of the units that are not taken whole
   int done = 0;
 #pragma unroll 1
   for (bool whole = item.whole > 0; whole || done < parts; whole = item.whole > 0) {
-    StepSums<Shape> sums, total;
+    StepSums<Shape> sums;
+    float4* slot = slots + (whole ? warp : item.number - done) * Shape::slot + lane;
     const bool exists = item.exists(share);
     if (exists) {
-      const int row = first_row(w, share, item.unit), end = item.end(share);
+      const int end = item.end(share);
       int part = item.part, part_end = share.end(part), block = item.begin(share);
       const unsigned char* from = x_lane + int64_t{block} * kStepRecord;
 #pragma unroll 1
       for (; block < end; ++block, from += kStepRecord) {
         StepX<Shape> x;
-        x.begin(from, apart);
+        x.begin(from, columns);
         async_copy_wait<Stage::count - 1>();
         __syncwarp();
-        F f;
+        F f[Shape::sixteens];
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const unsigned char* bytes = stage + (8 * r + lane / 4) * Stage::pitch;
-          if constexpr (F::kGrain < 16)
-            bytes += reinterpret_cast<uintptr_t>(w.data + (row + 8 * r + lane / 4) * w.row_bytes +
-                                                 int64_t{block} * F::kBytes) &
-                     15;
-          f.load(r, bytes, lane % 4);
-        }
+        for (int m = 0; m < Shape::sixteens; ++m)
+#pragma unroll
+          for (int r = 0; r < 2; ++r) {
+            const int row = 8 * r + lane / 4;
+            const unsigned char* bytes = stage + (16 * m + row) * Stage::pitch;
+            if constexpr (F::kGrain < 16)
+              bytes += reinterpret_cast<uintptr_t>(
+                           w.data +
+                           (first_row<Shape>(w, share, item.unit, m) + row) * w.row_bytes +
+                           int64_t{block} * F::kBytes) &
+                       15;
+            f[m].load(r, bytes, lane % 4);
+          }
         __syncwarp();
         fetch.next(stage);
         stage = stage == last_stage ? stages : stage + Stage::bytes;
-        add_step_block<F, Shape>(f, from, apart, x, sums);
-        if (!whole || block + 1 < part_end) continue;
-#pragma unroll
-        for (int n = 0; n < Shape::tiles; ++n)
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            total.at[n][i] = part == 0 ? sums.at[n][i] : total.at[n][i] + sums.at[n][i];
-            sums.at[n][i] = 0.0f;
-          }
+        add_step_block<F, Shape>(f, from, columns, x, sums);
+        if (block + 1 < part_end) continue;
+        add_step_part<Shape>(sums, part == item.part, slot);
         part_end = share.end(++part);
       }
-      if (whole) {
+      if (whole)
 #pragma unroll
-        for (int n = 0; n < Shape::tiles; ++n)
-          store_step_sums(job, w, row, first_tile + n, total.at[n], lane);
-      } else {
+        for (int m = 0; m < Shape::sixteens; ++m)
 #pragma unroll
-        for (int n = 0; n < Shape::tiles; ++n)
-          slots[(item.number - done) * Shape::slot + n * kWarp + lane] =
-              make_float4(sums.at[n][0], sums.at[n][1], sums.at[n][2], sums.at[n][3]);
-      }
+          for (int n = 0; n < Shape::tiles; ++n) {
+            const float4 total = slot[(m * Shape::tiles + n) * kWarp];
+            const float own[4] = {total.x, total.y, total.z, total.w};
+            store_step_sums(job, w, first_row<Shape>(w, share, item.unit, m), first_tile + n, own,
+                            lane);
+          }
     }
     item.next(share);
     // When all slots are full, or no parts are left for any warp.
@@ -421,7 +459,7 @@ inline void launch_step(const rr_exec* exec, StepJob& job) {
   int shared = 0, all = 0, units = 0;
   for (int i = 0; i < job.count; ++i) {
     StepWeight& w = job.weights[i];
-    w.units = static_cast<int>(blocks_for(w.rows, kStepUnit));
+    w.units = static_cast<int>(blocks_for(w.rows, Shape::rows));
     w.before = all;
     const bool done[] = {(w.dtype == dtypes &&
                           (w.cost = Fragment<dtypes>::kBytes / 2,
