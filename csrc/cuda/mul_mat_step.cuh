@@ -1,11 +1,11 @@
 // y = x w^T for few rows of x and weights of block types on tensor cores, row-exact.
 //
-// A block takes a share of the rows of w, in units of 16 or 32. K is cut into parts by its length alone;
-// a unit's sum is that of its parts in order, so a row's result depends on neither the other rows,
-// nor how many they are, nor the grid. First each warp takes whole units. Of the units that are
-// left, fewer than warps, it takes single parts, whose sums meet in shared memory. The bytes of w
-// come to each warp's own part of shared memory in the background, some blocks of 256 values ahead,
-// also beyond the end of a unit or part.
+// A block takes a share of the rows of w, in units of 16 or 32. K is cut into parts by its length
+// alone; a unit's sum is that of its parts in order, so a row's result depends on neither the other
+// rows, nor how many they are, nor the grid. First each warp takes whole units. Of the units that
+// are left, fewer than warps, it takes single parts, whose sums meet in shared memory. The bytes of
+// w come to each warp's own part of shared memory in the background, some blocks of 256 values
+// ahead, also beyond the end of a unit or part.
 #pragma once
 
 #include "fragments_32.cuh"
@@ -27,16 +27,17 @@ struct StepShape {
   static constexpr int slots = tiles == 1 ? 64 : tiles == 2 ? 36 : 16;
   static constexpr int slot = sixteens * tiles * kWarp;  // in float4
   // Of shared memory, in bytes; what is left of it caches x.
-  static constexpr int memory = (tiles == 4 ? 216 : 184) * 1024, sums = (slots + 1) * slot * 16;
+  static constexpr int memory = 216 * 1024, sums = (slots + 1) * slot * 16;
 };
 
-// How the bytes of a type come to shared memory: blocks of 256 values of a unit's rows, an odd
-// number of 16 bytes apart. A warp copies whole pieces of several rows at a time, `lanes` to a row, then the
-// rest of all rows in one go, if it is that small.
+// How the bytes of a type come to shared memory: a block or two of 256 values of a unit's rows, an
+// odd number of 16 bytes apart. A warp copies whole pieces of several rows at a time, `lanes` to a
+// row, then the rest of all rows in one go, if it is that small.
 template <uint32_t dtype, class Shape>
 struct StepStage {
   using F = Fragment<dtype>;
-  static constexpr int pieces = (16 - F::kGrain + F::kBytes + 15) / 16;
+  static constexpr int blocks = Shape::sixteens == 1 && F::kBytes <= 144 ? 2 : 1;
+  static constexpr int pieces = (16 - F::kGrain + blocks * F::kBytes + 15) / 16;
   static constexpr int pitch = 16 * (pieces | 1);
   static constexpr int bytes = Shape::rows * pitch;
   static constexpr int lanes = pieces < 12 ? 8 : 16;
@@ -122,8 +123,7 @@ struct StepFetch {
     left = item.end(share) - block;
 #pragma unroll
     for (int m = 0; m < Shape::sixteens; ++m) {
-      const unsigned char* rows = w.data +
-                                  first_row<Shape>(w, share, item.unit, m) * w.row_bytes +
+      const unsigned char* rows = w.data + first_row<Shape>(w, share, item.unit, m) * w.row_bytes +
                                   int64_t{block} * F::kBytes;
       from[m] = rows + lane / kLanes * w.row_bytes + lane % kLanes * 16;
       if constexpr (Stage::rest > 0)
@@ -143,7 +143,8 @@ struct StepFetch {
 
   __device__ void next(unsigned char* stage) {
     if (left > 0) {
-      const int lane = threadIdx.x % kWarp;
+      const int lane = threadIdx.x % kWarp, bytes = min(left, Stage::blocks) * F::kBytes;
+      const int pieces = (16 - F::kGrain + bytes + 15) / 16;
 #pragma unroll
       for (int m = 0; m < Shape::sixteens; ++m, stage += 16 * Stage::pitch) {
         const unsigned char* source = from[m];
@@ -152,18 +153,19 @@ struct StepFetch {
         for (int r = 0; r < 16; r += kRows, source += kRows * w.row_bytes)
 #pragma unroll
           for (int piece = 0; piece < Stage::full; piece += kLanes)
-            if (piece + kLanes <= Stage::pieces || piece + lane % kLanes < Stage::pieces)
+            if (piece + lane % kLanes < pieces)
               copy(target + r * Stage::pitch + piece * 16, source + piece * 16);
         if constexpr (Stage::rest > 0) {
-          if (lane < 16 * Stage::rest)
-            copy(stage + lane / Stage::rest * Stage::pitch +
-                     (Stage::full + lane % Stage::rest) * 16,
-                 rest[m]);
-          rest[m] += F::kBytes;
+          if (lane < 16 * Stage::rest && Stage::full + lane % Stage::rest < pieces)
+            copy(
+                stage + lane / Stage::rest * Stage::pitch + (Stage::full + lane % Stage::rest) * 16,
+                rest[m]);
+          rest[m] += bytes;
         }
-        from[m] += F::kBytes;
+        from[m] += bytes;
       }
-      if (--left == 0) {
+      left -= min(left, Stage::blocks);
+      if (left == 0) {
         item.next(share);
         begin();
       }
@@ -314,7 +316,8 @@ __device__ inline void add_step_parts(const StepJob& job, const StepWeight& w,
       continue;
     }
     const float sums[4] = {sum.x, sum.y, sum.z, sum.w};
-    const int of_unit = at / kWarp, row = first_row<Shape>(w, share, rest + unit, of_unit / Shape::tiles);
+    const int of_unit = at / kWarp,
+              row = first_row<Shape>(w, share, rest + unit, of_unit / Shape::tiles);
     store_step_sums(job, w, row, first_tile + of_unit % Shape::tiles, sums, at % kWarp);
   }
   __syncthreads();
@@ -373,30 +376,35 @@ __device__ inline void multiply_step_share(const StepJob& job, const StepWeight&
       const int end = item.end(share);
       int part = item.part, part_end = share.end(part), block = item.begin(share);
       const unsigned char* from = x_lane + int64_t{block} * kStepRecord;
+      int within = 0;  // of the stage
 #pragma unroll 1
       for (; block < end; ++block, from += kStepRecord) {
         StepX<Shape> x;
         x.begin(from, columns);
-        async_copy_wait<Stage::count - 1>();
-        __syncwarp();
+        if (within == 0) {
+          async_copy_wait<Stage::count - 1>();
+          __syncwarp();
+        }
         F f[Shape::sixteens];
 #pragma unroll
         for (int m = 0; m < Shape::sixteens; ++m)
 #pragma unroll
           for (int r = 0; r < 2; ++r) {
             const int row = 8 * r + lane / 4;
-            const unsigned char* bytes = stage + (16 * m + row) * Stage::pitch;
+            const unsigned char* bytes = stage + (16 * m + row) * Stage::pitch + within * F::kBytes;
             if constexpr (F::kGrain < 16)
               bytes += reinterpret_cast<uintptr_t>(
-                           w.data +
-                           (first_row<Shape>(w, share, item.unit, m) + row) * w.row_bytes +
-                           int64_t{block} * F::kBytes) &
+                           w.data + (first_row<Shape>(w, share, item.unit, m) + row) * w.row_bytes +
+                           int64_t{block - within} * F::kBytes) &
                        15;
             f[m].load(r, bytes, lane % 4);
           }
-        __syncwarp();
-        fetch.next(stage);
-        stage = stage == last_stage ? stages : stage + Stage::bytes;
+        if (++within == Stage::blocks || block + 1 == end) {
+          __syncwarp();
+          fetch.next(stage);
+          stage = stage == last_stage ? stages : stage + Stage::bytes;
+          within = 0;
+        }
         add_step_block<F, Shape>(f, from, columns, x, sums);
         if (block + 1 < part_end) continue;
         add_step_part<Shape>(sums, part == item.part, slot);
@@ -461,9 +469,9 @@ inline void launch_step(const rr_exec* exec, StepJob& job) {
     StepWeight& w = job.weights[i];
     w.units = static_cast<int>(blocks_for(w.rows, Shape::rows));
     w.before = all;
-    const bool done[] = {(w.dtype == dtypes &&
-                          (w.cost = Fragment<dtypes>::kBytes / 2,
-                           shared = max(shared, StepStage<dtypes, Shape>::shared), true))...};
+    const bool done[] = {
+        (w.dtype == dtypes && (w.cost = Fragment<dtypes>::kBytes / 2,
+                               shared = max(shared, StepStage<dtypes, Shape>::shared), true))...};
     static_cast<void>(done);
     all += w.units * w.cost;
     units += w.units;
@@ -477,7 +485,7 @@ inline void launch_step(const rr_exec* exec, StepJob& job) {
             static_cast<size_t>(shared), job);
 }
 
-#define RR_STEP_TYPES                                                                      \
+#define RR_STEP_TYPES                                                                           \
   RR_Q4_K, RR_Q5_K, RR_Q6_K, RR_Q8_0, RR_Q4_0, RR_Q4_1, RR_Q5_0, RR_Q5_1, RR_IQ4_NL, RR_IQ4_XS, \
       RR_MXFP4
 
