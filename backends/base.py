@@ -206,10 +206,13 @@ class Weights:
 
 class BoundPlan(ABC):
     """A plan with its memory: fill `inputs` in place, `run`, read `outputs` (valid until the next
-    run of any plan on the same pools)."""
+    run of any plan on the same pools).
+
+    launches: how many kernels a run launches on a device; None where that is not counted."""
 
     inputs: dict[str, np.ndarray]
     outputs: dict[str, np.ndarray]
+    launches: int | None = None
 
     @abstractmethod
     def run(self, rows: int | None = None) -> None:

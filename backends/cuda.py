@@ -204,6 +204,8 @@ class BoundCuda(BoundPlan):
         self.inputs = staged.arrays
         with cuda_errors():
             memory = _cuda.CardMemory(card, max(staged.size, ALIGN))
+        # Copies fill it before the first kernel begins, and no kernel writes there.
+        memory.constant = True
         own = {n: (memory, at, plan.inputs[n].span) for n, at in staged.offsets.items()}
         self._input_regions = own | dict(given)
         arena = pools.scratch(plan.memory.arena_bytes)
@@ -235,6 +237,7 @@ class BoundCuda(BoundPlan):
                 plan.backend.graphs,
                 plan.backend.overlap,
             )
+        self.launches = self.native.launches or None
 
     def _place(self, name: str) -> Region:
         """Where an output lies when a run has ended."""

@@ -7,6 +7,7 @@ find(node, exact), and packers."""
 from __future__ import annotations
 
 import math
+import os
 from abc import abstractmethod
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,8 +20,10 @@ from ..graph.dtype import DType
 from ..graph.errors import Unsupported
 from ..graph.memory import Place, plan_memory
 from ..graph.passes.expand import expand, expansion
+from ..graph.passes.fuse import fuse
 from .base import Backend, Plan, Support, aligned, prepare
 
+FUSE = "RIVERRUN_FUSE"  # 0: nodes run as the graph has them
 PLAIN = 0  # the layout of the file
 _GROUP = 16  # rows that a packed layout interleaves
 _PIECE = 1 << 22  # bytes of a weight that are packed at a time
@@ -226,5 +229,36 @@ class NativeBackend(Backend):
         return not self._lacks(node)
 
     def _ready(self, graph: Graph, kind: str) -> Graph:
-        """The graph with those fused nodes expanded that no kernel takes."""
-        return expand(prepare(graph, kind), self._has_kernel)
+        """The graph with those fused nodes expanded that no kernel takes, and others fused."""
+        whole = expand(prepare(graph, kind), self._has_kernel)
+        if os.environ.get(FUSE, "1") == "0":
+            return whole
+        ops = {kernel["op"] for kernel in self.kernels}
+        return fuse(whole, ops, _Fusing(self, kind == "step").takes)
+
+
+class _Fusing:
+    """What a backend fuses in a plan. exact: as in `choose`."""
+
+    def __init__(self, backend: NativeBackend, exact: bool) -> None:
+        self.backend, self.exact = backend, exact
+        self._ranks: dict[Any, tuple[bool, int] | None] = {}
+
+    def takes(self, node: Node, parts: Sequence[Node]) -> bool:
+        """Whether a kernel takes a node, and is no worse than those of the nodes it stands for: as
+        exact, where that counts, and of no lower priority."""
+        rank = self._rank(node)
+        if rank is None or len(parts) == 1:
+            return rank is not None
+        others = [self._rank(part) for part in parts]
+        return all(other is None or rank >= other for other in others)
+
+    def _rank(self, node: Node) -> tuple[bool, int] | None:
+        # A model's layers ask the same again and again.
+        leaves = tuple(v is not None and v.node.op.name == "constant" for v in node.inputs)
+        key = (node.op, node.input_specs(), node.specs, leaves)
+        if key not in self._ranks:
+            kernel = self.backend.choose(node, self.exact).kernel
+            exact = not self.exact or (kernel is not None and kernel.row_exact)
+            self._ranks[key] = None if kernel is None else (exact, kernel.priority)
+        return self._ranks[key]

@@ -186,6 +186,8 @@ def _below(report: Report) -> list[str]:
     for row in report["results"]:
         if "decode_overhead_us" in row:
             lines.append(f"outside the plan {row['decode_overhead_us']:.0f} us a token")
+        if "launches" in row:
+            lines.append(f"a step launches {row['launches']} kernels")
     return lines
 
 

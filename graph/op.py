@@ -19,7 +19,8 @@ from .spec import TensorSpec
 
 if TYPE_CHECKING:
     from .builder import Graph
-    from .node import Value
+    from .fusion import Fusion, Uses
+    from .node import Node, Value
 
 Specs = TensorSpec | tuple[TensorSpec, ...]
 
@@ -48,6 +49,7 @@ class Op:
     tolerance: the largest NMSE of an output against the reference, with the reason beside it; None
     for the default of backends/tolerance.py. block_tolerance: where an input is of a block type.
     recurrent: it keeps a state from token to token and has the replay form of ops/replay.py.
+    fuses: of a fused op, names of the ops at whose nodes `fusions` looks for what it may replace.
 
     Every op but a view says which rows of a pass belong together; `test-ops --rows` checks it:
 
@@ -72,6 +74,7 @@ class Op:
     tolerance: ClassVar[float | None] = None
     block_tolerance: ClassVar[float | None] = None
     recurrent: ClassVar[bool] = False
+    fuses: ClassVar[tuple[str, ...]] = ()
     rowwise: ClassVar[bool] = False
     broadcasts: ClassVar[tuple[str, ...]] = ()
     per_token: ClassVar[tuple[str, ...]] = ()
@@ -102,6 +105,16 @@ class Op:
         graph, None for absent optional ones; constants with their data are the only leaves that an
         expansion may add. The outputs' specs are those that `infer` gives."""
         return None
+
+    @classmethod
+    def fusions(cls, node: Node, uses: Uses) -> Iterable[Fusion]:
+        """Where this op may stand for a node, one of those in `fuses`, and nodes around it.
+
+        Each by itself, those that cover more first being no duty: passes/fuse.py takes the largest
+        that the backend has a kernel for. It checks that values which others read are among the
+        results and that an order is left; the rest is this method's: what it finds computes the
+        same."""
+        return ()
 
     def view_offset(self, x: TensorSpec) -> int:
         """Bytes from the start of x to the start of the output, for view ops."""

@@ -11,6 +11,13 @@ from ..graph.op import Cost, Op, register
 from ..graph.spec import TensorSpec
 
 
+def normalised(x: np.ndarray, w: np.ndarray | None, eps: float) -> np.ndarray:
+    """The reference of rms_norm."""
+    wide = x.astype(np.float64)
+    y = wide / np.sqrt((wide * wide).mean(-1, keepdims=True) + eps)
+    return (y if w is None else y * w).astype(np.float32)
+
+
 @register
 class RmsNorm(Op):
     """y = x * w / sqrt(mean(x*x, last axis) + eps)
@@ -34,9 +41,7 @@ class RmsNorm(Op):
         return x.like()
 
     def reference(self, x: np.ndarray, w: np.ndarray | None) -> np.ndarray:
-        wide = x.astype(np.float64)
-        y = wide / np.sqrt((wide * wide).mean(-1, keepdims=True) + self.eps)
-        return (y if w is None else y * w).astype(np.float32)
+        return normalised(x, w, self.eps)
 
     def cost(self, x: TensorSpec, w: TensorSpec | None) -> Cost:
         return Cost(4 * x.size, x.nbytes + (w.nbytes if w else 0), x.nbytes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,26 +17,11 @@ STYLES = ("norm", "neox", "imrope")
 TEXT_STREAMS = np.array([1, 1, 1, 0])
 
 
-@register
-class Rope(Op):
-    """(y[a], y[b]) = s * (x[a] cos t - x[b] sin t, x[a] sin t + x[b] cos t) for pairs (a, b)
+@dataclass(frozen=True, kw_only=True)
+class Rotary(Op):
+    """What ops that turn heads by their tokens' positions share: attributes and the turning, which
+    the docstring of op rope explains."""
 
-    x: [N, H, D] f32; positions: [N] i32, for imrope also [N, 4] (t, h, w, e); factors: [n_rot/2]
-    f32, optional divisors of the frequencies; y like x, axes past n_rot are copied.
-    Pair i of n_rot/2: norm (2i, 2i+1); neox and imrope (i, i + n_rot/2).
-    Angle: t = position * base^(-2i/n_rot) / factors[i] * freq_scale, s = attn_factor.
-    imrope takes the position of pair i from one of four streams, chosen by j = i mod sum(sections):
-    j mod 3 = 0, 1, 2 means t, h, w as long as j < 3 * sections[0, 1, 2], all others e; positions
-    of rank 1 are text and mean (p, p, p, 0).
-    ext_factor other than 0 turns YaRN on: the angle lies between the one above and the one without
-    freq_scale, blended by a ramp over i between the pairs that turn beta_fast and beta_slow times
-    in n_ctx_orig positions, and s gains the factor 1 + 0.1 ln(1/freq_scale).
-    Sources: Su et al. 2021; Peng et al. 2023 (YaRN); Qwen2-VL and Qwen3-VL for the streams."""
-
-    name, inputs, outputs = "rope", ("x", "positions", "factors?"), ("y",)
-    inplace = {"y": "x"}
-    constants = ("factors",)
-    rowwise = True
     style: str
     n_rot: int
     base: float
@@ -47,11 +33,11 @@ class Rope(Op):
     beta_slow: float = 1.0
     n_ctx_orig: int = 0
 
-    def infer(self, x: TensorSpec, positions: TensorSpec, factors: TensorSpec | None) -> TensorSpec:
-        self.require(x.rank == 3, "x", "rank 3, [N, H, D]", x.shape)
-        self.require_dtype("x", x, "f32")
-        self._check_attributes(x.shape[2])
-        n = x.shape[0]
+    def require_turning(
+        self, n: int, d: int, positions: TensorSpec, factors: TensorSpec | None
+    ) -> None:
+        """Check the attributes and what says how far the heads, of d values, of n tokens turn."""
+        self._check_attributes(d)
         shapes = ((n,), (n, 4)) if self.style == "imrope" else ((n,),)
         want = " or ".join(map(str, shapes))
         self.require(positions.shape in shapes, "positions", want, positions.shape)
@@ -60,7 +46,6 @@ class Rope(Op):
             half = (self.n_rot // 2,)
             self.require(factors.shape == half, "factors", f"{half}, n_rot/2", factors.shape)
             self.require_dtype("factors", factors, "f32")
-        return x.like()
 
     def _check_attributes(self, d: int) -> None:
         self.require_attr(self.style in STYLES, "style", " or ".join(STYLES))
@@ -78,9 +63,10 @@ class Rope(Op):
         else:
             self.require_attr(self.sections == (), "sections", f"empty for style {self.style}")
 
-    def reference(
+    def turned(
         self, x: np.ndarray, positions: np.ndarray, factors: np.ndarray | None
     ) -> np.ndarray:
+        """Heads [N, H, D] turned, f32."""
         t = self.angles(positions, factors)[:, None, :]
         s = self.magnitude()
         half = self.n_rot // 2
@@ -132,6 +118,39 @@ class Rope(Op):
         if self.ext_factor == 0:
             return self.attn_factor
         return self.attn_factor * (1 + 0.1 * math.log(1 / self.freq_scale))
+
+
+@register
+class Rope(Rotary):
+    """(y[a], y[b]) = s * (x[a] cos t - x[b] sin t, x[a] sin t + x[b] cos t) for pairs (a, b)
+
+    x: [N, H, D] f32; positions: [N] i32, for imrope also [N, 4] (t, h, w, e); factors: [n_rot/2]
+    f32, optional divisors of the frequencies; y like x, axes past n_rot are copied.
+    Pair i of n_rot/2: norm (2i, 2i+1); neox and imrope (i, i + n_rot/2).
+    Angle: t = position * base^(-2i/n_rot) / factors[i] * freq_scale, s = attn_factor.
+    imrope takes the position of pair i from one of four streams, chosen by j = i mod sum(sections):
+    j mod 3 = 0, 1, 2 means t, h, w as long as j < 3 * sections[0, 1, 2], all others e; positions
+    of rank 1 are text and mean (p, p, p, 0).
+    ext_factor other than 0 turns YaRN on: the angle lies between the one above and the one without
+    freq_scale, blended by a ramp over i between the pairs that turn beta_fast and beta_slow times
+    in n_ctx_orig positions, and s gains the factor 1 + 0.1 ln(1/freq_scale).
+    Sources: Su et al. 2021; Peng et al. 2023 (YaRN); Qwen2-VL and Qwen3-VL for the streams."""
+
+    name, inputs, outputs = "rope", ("x", "positions", "factors?"), ("y",)
+    inplace = {"y": "x"}
+    constants = ("factors",)
+    rowwise = True
+
+    def infer(self, x: TensorSpec, positions: TensorSpec, factors: TensorSpec | None) -> TensorSpec:
+        self.require(x.rank == 3, "x", "rank 3, [N, H, D]", x.shape)
+        self.require_dtype("x", x, "f32")
+        self.require_turning(x.shape[0], x.shape[2], positions, factors)
+        return x.like()
+
+    def reference(
+        self, x: np.ndarray, positions: np.ndarray, factors: np.ndarray | None
+    ) -> np.ndarray:
+        return self.turned(x, positions, factors)
 
     def cost(self, x: TensorSpec, positions: TensorSpec, factors: TensorSpec | None) -> Cost:
         rotated = x.shape[0] * x.shape[1] * self.n_rot

@@ -65,35 +65,35 @@ class SsmConv(Recurrent):
     def cases() -> Iterable[Case]:
         for w in (4, 2):
             for t in range(1, 6):
-                yield _case(48, w, (t,))
-                yield _case(48, w, (t,), keep=3)
+                yield conv_case(48, w, (t,))
+                yield conv_case(48, w, (t,), keep=3)
         for c in (1, 17, 100):
-            yield _case(c, 4, (3,))
-        yield _case(20, 3, (4, 2))
-        yield _case(64, 4, (3, 0, 5, 1), pad=2, slots=6)
-        yield _case(64, 4, (3, 0, 5, 1), pad=2, slots=6, keep=4)
-        yield _case(33, 4, (2, 2), gap=31)
-        yield _case(33, 2, (2, 7), gap=31, keep=4)
-        yield _case(32, 4, (9,), keep=1)
-        yield _case(32, 4, (65,))
-        yield _case(32, 4, (0, 0), pad=3, keep=2)
-        yield _case(32, 4, (0,))
+            yield conv_case(c, 4, (3,))
+        yield conv_case(20, 3, (4, 2))
+        yield conv_case(64, 4, (3, 0, 5, 1), pad=2, slots=6)
+        yield conv_case(64, 4, (3, 0, 5, 1), pad=2, slots=6, keep=4)
+        yield conv_case(33, 4, (2, 2), gap=31)
+        yield conv_case(33, 2, (2, 7), gap=31, keep=4)
+        yield conv_case(32, 4, (9,), keep=1)
+        yield conv_case(32, 4, (65,))
+        yield conv_case(32, 4, (0, 0), pad=3, keep=2)
+        yield conv_case(32, 4, (0,))
         for turn in range(4):
             heads = tuple((start + turn) % 4 for start in range(4))
-            yield _case(19, 4, (3, 1, 4, 6), keep=4, start=(0, 1, 2, 3), head=heads)
+            yield conv_case(19, 4, (3, 1, 4, 6), keep=4, start=(0, 1, 2, 3), head=heads)
         for situation in SITUATIONS:
-            yield _case(33, 4, replay=situation, **situation.room)
-            yield _case(64, 2, replay=situation, gap=31)
-        yield _case(300, 4, replay=SITUATIONS[-1])
+            yield conv_case(33, 4, replay=situation, **situation.room)
+            yield conv_case(64, 2, replay=situation, gap=31)
+        yield conv_case(300, 4, replay=SITUATIONS[-1])
         for t, keep in ((1, 0), (4, 0), (4, 4), (64, 0), (512, 0)):
-            yield _case(6144, 4, (t,), keep=keep, tags=("perf",))
-        yield _case(6144, 4, (4,) * 8, keep=4, tags=("perf",))
+            yield conv_case(6144, 4, (t,), keep=keep, tags=("perf",))
+        yield conv_case(6144, 4, (4,) * 8, keep=4, tags=("perf",))
         for folded in (0, 4):
             replay = Situation((5,), 10, folded=folded)
-            yield _case(6144, 4, replay=replay, tags=("perf",))
+            yield conv_case(6144, 4, replay=replay, tags=("perf",))
 
 
-def _case(
+def conv_case(
     c: int,
     w: int,
     lengths: tuple[int, ...] = (),
@@ -102,7 +102,7 @@ def _case(
     tags: tuple[str, ...] = (),
     **given: Any,
 ) -> Case:
-    """given: the rest of the Batch."""
+    """c channels, w taps, sequences of these lengths; given: the rest of the Batch."""
     batch = Batch.of(lengths, **given)
     named = {"k": batch.keep, "pad": batch.pad, "gap": gap, "r": batch.slots}
     return Case(

@@ -43,15 +43,7 @@ class WriteRows(Op):
         return state.like()
 
     def reference(self, state: np.ndarray, rows: np.ndarray, idx: np.ndarray) -> np.ndarray:
-        for i, to in enumerate(idx):
-            if to >= len(state):
-                raise data_error(self, "idx", f"below {len(state)}", f"{to} at [{i}]")
-        out = state.copy()
-        with np.errstate(over="ignore"):
-            for i, to in enumerate(idx):
-                if to >= 0:
-                    out[to] = rows[i]
-        return out
+        return written(self, state, rows, idx)
 
     def cost(self, state: TensorSpec, rows: TensorSpec, idx: TensorSpec) -> Cost:
         written = rows.size // state.dtype.block * state.dtype.nbytes
@@ -79,6 +71,21 @@ class WriteRows(Op):
         for of in ("f16", "q8_0", "q4_0"):
             for n in (1, 4, 512):
                 yield _case(of, 8192, (2, 256), *range(1000, 1000 + n), tags=("perf",))
+
+
+def written(op: Op, state: np.ndarray, rows: np.ndarray, idx: np.ndarray) -> np.ndarray:
+    """The state after rows[i] went to row idx[i], of negative indices nowhere.
+
+    Raises BackendError for an index behind the last row."""
+    for i, to in enumerate(idx):
+        if to >= len(state):
+            raise data_error(op, "idx", f"below {len(state)}", f"{to} at [{i}]")
+    out = state.copy()
+    with np.errstate(over="ignore"):
+        for i, to in enumerate(idx):
+            if to >= 0:
+                out[to] = rows[i]
+    return out
 
 
 def _whole(of: str, n: int) -> int:

@@ -188,6 +188,7 @@ PYBIND11_MODULE(_cuda, m) {
             plan.start(stream ? to_stream(*stream) : plan.card().stream());
           },
           py::arg("stream") = py::none(), "Put a run on a stream, by default the card's.")
+      .def_property_readonly("launches", &BoundCuda::launches)
       .def("finish", &BoundCuda::finish, py::call_guard<py::gil_scoped_release>(),
            "Wait for the stream; an empty text or what was wrong with the data of a run.")
       .def("profile", [](BoundCuda& plan) {

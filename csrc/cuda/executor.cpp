@@ -67,6 +67,9 @@ void BoundCuda::record() {
     throw;
   }
   must(cudaStreamEndCapture(card_->stream(), &graph), "recording a graph");
+  size_t nodes = 0;
+  cudaGraphGetNodes(graph, nullptr, &nodes);
+  launches_ = static_cast<int64_t>(nodes - uploads_.size() - downloads_.size() - copies_.size());
   const cudaError_t status = cudaGraphInstantiate(graph_.out(), graph, 0);
   cudaGraphDestroy(graph);
   must(status, "instantiating a graph");

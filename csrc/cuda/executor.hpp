@@ -70,6 +70,9 @@ class BoundCuda {
   std::string profile(std::vector<int64_t>& nanoseconds);
 
   const Card& card() const { return *card_; }
+  // How many kernels and memory sets a recorded run launches, copies of inputs and results aside; 0
+  // for runs that are not recorded.
+  int64_t launches() const { return launches_; }
 
  private:
   struct Exec : CudaExec {
@@ -90,6 +93,7 @@ class BoundCuda {
   const bool overlap_;
   const std::shared_ptr<Fault> fault_;
   Prepared prepared_ = {};
+  int64_t launches_ = 0;
   std::vector<std::vector<rr_tensor>> tensors_;
   std::vector<rr_node> views_;
   Owned<cudaGraphExec_t, &cudaGraphExecDestroy> graph_;

@@ -5,40 +5,52 @@
 // prediction, so that the two sums take the time of one.
 #pragma once
 
+#include "activation.cuh"
 #include "delta_rule.cuh"
+#include "row_length.cuh"
 
 namespace {
 
 constexpr int64_t kMostKeys = 1024;
 
-inline int supports_pass(const rr_node* node, char* why, size_t size) {
-  const rr_tensor* in = node->inputs;
+// The operands of a token, q, k, v, g and beta, and the inputs from seq_offsets on.
+inline int supports_operands(const rr_tensor* in, const rr_tensor* memory, char* why, size_t size) {
   for (int i = 0; i < 3; ++i)
     if (in[i].dtype != RR_F32 || in[i].rank != 3 || !dense_tail(in[i], 1))
       return refuse(why, size, "q, k and v need to be f32 of rank 3 and dense along the last axis");
   if (in[2].shape[2] != in[1].shape[2]) return refuse(why, size, "keys and values differ in size");
   if (in[2].shape[2] > kMostKeys)
     return refuse(why, size, "heads of more than 1024 values do not fit into registers");
-  for (int i = 3; i < 5; ++i)
-    if (in[i].dtype != RR_F32 || !dense(in[i]))
-      return refuse(why, size, "g and beta need to be dense f32");
-  if (in[5].dtype != RR_I32 || !dense(in[5]))
+  if (memory[0].dtype != RR_I32 || !dense(memory[0]))
     return refuse(why, size, "seq_offsets needs to be dense i32");
-  const char* complaint = kept_complaint(in[7], in[6], in[8], in[9]);
+  const char* complaint = kept_complaint(memory[2], memory[1], memory[3], memory[4]);
   if (*complaint) return refuse(why, size, complaint);
   const int64_t heads = in[2].shape[1], of_head = in[2].shape[2];
   const int64_t decays = heads * (in[3].rank == 3 ? of_head : 1);
-  complaint = replay_complaint(in + 10, in[7], (in[1].shape[1] + heads) * of_head + decays);
+  const int64_t entry = (in[1].shape[1] + heads) * of_head + decays;
+  complaint = replay_complaint(memory + 5, memory[2], entry);
   return *complaint ? refuse(why, size, complaint) : 1;
+}
+
+inline int supports_pass(const rr_node* node, char* why, size_t size) {
+  for (int i = 3; i < 5; ++i)
+    if (node->inputs[i].dtype != RR_F32 || !dense(node->inputs[i]))
+      return refuse(why, size, "g and beta need to be dense f32");
+  return supports_operands(node->inputs, node->inputs + 5, why, size);
 }
 
 struct Task {
   Heads q, k, v, o;
   const float *g, *beta;
+  int64_t g_row, beta_row;  // floats from token to token
+  const float *dt, *a;      // of raw operands, whose g is alpha
+  double eps;
   int key_heads, heads, size;
   float scale;
   bool tiled;
   bool whole_state, whole_tokens, whole_log;  // rows of keys are aligned for quads
+  bool at_once;                               // all blocks run at the same time
+  unsigned resident;                          // blocks that do
   int chunk;  // sequences that can go in chunks of so many tokens go elsewhere; 0: none does
   Sequences all;
 };
@@ -69,12 +81,12 @@ struct Work {
   int64_t first;  // the row of its first token
 };
 
-__device__ inline Work work_of(const Task& task, int block_rows) {
-  const int slices = (task.size + block_rows - 1) / block_rows;
+__device__ inline Work work_of(const Task& task, int block_rows, unsigned block) {
+  const unsigned slices = (task.size + block_rows - 1) / block_rows;
   Work work = {};
-  work.row = static_cast<int>(blockIdx.x % slices) * block_rows;
-  work.head = static_cast<int>(blockIdx.x / slices % task.heads);
-  work.b = static_cast<int>(blockIdx.x / slices / task.heads);
+  work.row = static_cast<int>(block % slices) * block_rows;
+  work.head = static_cast<int>(block / slices % task.heads);
+  work.b = static_cast<int>(block / slices / task.heads);
   work.key = key_head(task, work.head);
   work.pass = task.all.replay.pass(task.all.batch, work.b);
   const Pass& pass = work.pass;
@@ -111,9 +123,12 @@ __device__ inline Source source_of(const Task& task, const Work& work, int step,
     return {entry + work.key * task.size, nullptr, d + work.row, decay, nullptr, task.whole_log};
   }
   const int64_t row = work.first + step - work.entries;
-  const int64_t at = row * task.heads + work.head;
-  return {task.k.at(row, work.key), task.q.at(row, work.key), task.v.at(row, work.head) + work.row,
-          task.g + at * decays,     task.beta + at,           task.whole_tokens};
+  return {task.k.at(row, work.key),
+          task.q.at(row, work.key),
+          task.v.at(row, work.head) + work.row,
+          task.g + row * task.g_row + work.head * decays,
+          task.beta + row * task.beta_row + work.head,
+          task.whole_tokens};
 }
 
 __device__ inline void copy_quad(float* to, const float* from, int left, bool whole) {
@@ -124,9 +139,9 @@ __device__ inline void copy_quad(float* to, const float* from, int left, bool wh
   }
 }
 
-// A step's decay and beta, on the way from memory.
+// A step's decay and beta, on the way from memory, and what a raw decay is made with.
 struct Scalars {
-  float decay, beta;
+  float decay, beta, dt, a;
 };
 
 // Starts to bring steps first .. first + kSteps - 1. What a thread copies here of `by_key`, and the
@@ -154,7 +169,8 @@ __device__ inline Scalars fetch(const Task& task, const Work& work, int first,
   async_copy_commit();
   if (thread >= n) return {};
   const Source from = source_of(task, work, first + thread, kByKey);
-  return {kByKey ? 0.0f : *from.decay, from.beta ? *from.beta : 0.0f};
+  return {kByKey ? 0.0f : *from.decay, from.beta ? *from.beta : 0.0f,
+          S::kRaw ? task.dt[work.head] : 0.0f, S::kRaw ? task.a[work.head] : 0.0f};
 }
 
 // Waits for what this thread fetched, and makes exp(g) of the decays of tokens.
@@ -174,8 +190,23 @@ __device__ inline void arrive(const Task& task, const Work& work, int first, con
   }
   if (thread >= n) return;
   const bool token = first + thread >= work.entries;
-  stage.decay[thread] = token && !kByKey ? expf(scalars.decay) : scalars.decay;
-  stage.beta[thread] = scalars.beta;
+  float decay = scalars.decay;
+  if (S::kRaw && token) decay = softplus(decay + scalars.dt) * scalars.a;
+  stage.decay[thread] = token && !kByKey ? expf(decay) : decay;
+  stage.beta[thread] = S::kRaw ? sigmoid(scalars.beta) : scalars.beta;
+}
+
+// Divides the queries and keys of staged tokens by their lengths, a warp a row.
+template <typename S, bool kByKey>
+__device__ inline void normalise(const Task& task, const Work& work, int first,
+                                 Stage<S, kByKey>& stage) {
+  const int n = min(S::kSteps, work.steps - first), tokens = n - max(0, work.entries - first);
+  const EuclideanLength length = {true, task.eps};
+  for (int i = threadIdx.x / kWarp; i < 2 * tokens; i += S::kThreads / kWarp) {
+    const int step = n - 1 - i / 2;
+    float* row = i % 2 ? stage.q[step] : stage.k[step];
+    divide_safely<kWarp>(LengthRow{row, nullptr, row, task.size}, length);
+  }
 }
 
 // Logs k and decays of the staged tokens that are not committed. Of the blocks that share a head
@@ -200,7 +231,7 @@ __device__ inline void log_operands(const Task& task, const Work& work, int firs
 
 // A thread's rows of the state, and the output of the token before, its lanes' parts not yet added.
 template <typename S>
-struct Rows {
+struct StateRows {
   int lane, first, left;  // lane: among those that share rows; left: rows from `first` to the last
   Part<S> m[S::kRows];
   float out[S::kRows];
@@ -209,15 +240,14 @@ struct Rows {
 
 // Lane r stores row r. A choice of values, not of addresses: the array stays in registers.
 template <typename S>
-__device__ inline void store_values(const Rows<S>& rows, float* to, const float (&values)[S::kRows],
-                                    float factor) {
+__device__ inline void store_values(const StateRows<S>& rows, float* to,
+                                    const float (&values)[S::kRows], float factor) {
   float own = values[0];
 #pragma unroll
   for (int r = 1; r < S::kRows; ++r) own = rows.lane == r ? values[r] : own;
   if (rows.lane < min(S::kRows, rows.left)) to[rows.lane] = own * factor;
 }
 
-template <typename S>
 __device__ inline float* state_row(const Task& task, const Work& work, int plane, int row) {
   const int64_t at = int64_t{work.head} * task.size + row;
   return task.all.kept.plane(work.b, plane) + at * task.size;
@@ -225,7 +255,7 @@ __device__ inline float* state_row(const Task& task, const Work& work, int plane
 
 // After a step, where a plane keeps its state.
 template <typename S>
-__device__ inline void keep_state(const Task& task, const Work& work, const Rows<S>& rows,
+__device__ inline void keep_state(const Task& task, const Work& work, const StateRows<S>& rows,
                                   int step) {
   const int age = work.settled - 1 - step;
   if (age < 0 || age >= task.all.kept.planes) return;
@@ -233,8 +263,8 @@ __device__ inline void keep_state(const Task& task, const Work& work, const Rows
 #pragma unroll
   for (int r = 0; r < S::kRows; ++r)
     if (r < rows.left)
-      store_keys<S>(state_row<S>(task, work, plane, rows.first + r), rows.m[r], rows.lane,
-                    task.size, task.whole_state);
+      store_keys<S>(state_row(task, work, plane, rows.first + r), rows.m[r], rows.lane, task.size,
+                    task.whole_state);
 }
 
 template <typename S, bool kByKey>
@@ -248,7 +278,7 @@ __device__ inline auto decay_at(const Stage<S, kByKey>& stage, int i, int lane) 
 // Staged steps begin .. end - 1, which are entries.
 template <typename S, bool kByKey>
 __device__ inline void run_entries(const Task& task, const Work& work, int first, int begin,
-                                   int end, const Stage<S, kByKey>& stage, Rows<S>& rows) {
+                                   int end, const Stage<S, kByKey>& stage, StateRows<S>& rows) {
   for (int i = begin; i < end; ++i) {
     const Part<S> k = load_part<S>(stage.k[i], rows.lane);
     const auto decay = decay_at<S, kByKey>(stage, i, rows.lane);
@@ -265,7 +295,7 @@ __device__ inline void run_entries(const Task& task, const Work& work, int first
 // Staged steps begin .. end - 1, which are tokens.
 template <typename S, bool kByKey>
 __device__ inline void run_tokens(const Task& task, const Work& work, int first, int begin, int end,
-                                  const Stage<S, kByKey>& stage, Rows<S>& rows) {
+                                  const Stage<S, kByKey>& stage, StateRows<S>& rows) {
   const float *k_at = stage.k[begin], *q_at = stage.q[begin];
   const float* v = &stage.v[begin][rows.first - work.row];
   Part<S> next = load_part<S>(k_at, rows.lane);
@@ -304,8 +334,8 @@ __device__ inline void run_tokens(const Task& task, const Work& work, int first,
 }
 
 template <typename S>
-__device__ inline Rows<S> load_rows(const Task& task, const Work& work) {
-  Rows<S> rows = {};
+__device__ inline StateRows<S> load_rows(const Task& task, const Work& work) {
+  StateRows<S> rows = {};
   rows.lane = threadIdx.x % S::kSpan;
   rows.first = work.row + threadIdx.x / S::kSpan * S::kRows;
   rows.left = task.size - rows.first;
@@ -314,8 +344,8 @@ __device__ inline Rows<S> load_rows(const Task& task, const Work& work) {
 #pragma unroll
   for (int r = 0; r < S::kRows; ++r)
     if (r < rows.left)
-      rows.m[r] = load_keys<S>(state_row<S>(task, work, plane, rows.first + r), rows.lane,
-                               task.size, task.whole_state);
+      rows.m[r] = load_keys<S>(state_row(task, work, plane, rows.first + r), rows.lane, task.size,
+                               task.whole_state);
   return rows;
 }
 
@@ -336,13 +366,27 @@ __device__ inline void clear(Stage<S, kByKey>& stage) {
   for (int i = threadIdx.x; i < kFloats; i += S::kThreads) at[i] = 0.0f;
 }
 
+// Brings a block's part of the state closer.
+template <typename S>
+__device__ inline void fetch_state(const Task& task, const Work& work) {
+  if (work.pass.idle()) return;
+  const int rows = min(S::kBlockRows, task.size - work.row);
+  fetch_ahead(state_row(task, work, task.all.kept.source(work.b), work.row),
+              int64_t{4} * task.size * rows);
+}
+
 template <typename S, bool kByKey>
 __global__ void __launch_bounds__(S::kThreads, S::kBlocks) run_pass(Task task) {
-  enter_grid();
+  if (task.at_once) release_all();
   auto* stages = reinterpret_cast<Stage<S, kByKey>*>(dynamic_shared());
-  if (!sequences_fit(task.all)) return;
+  const bool fits = begin_entering(task.all);
+  const Work work = fits ? work_of(task, S::kBlockRows, blockIdx.x) : Work{};
+  if (fits && task.all.early && blockIdx.x < task.resident) fetch_state<S>(task, work);
+  finish_entering(task.all);
+  if (!fits) return;
+  if (blockIdx.x + task.resident < gridDim.x)
+    fetch_state<S>(task, work_of(task, S::kBlockRows, blockIdx.x + task.resident));
   clear_padding(task);
-  const Work work = work_of(task, S::kBlockRows);
   if (work.pass.idle() || in_chunks(task, work.pass)) return;
   if (task.size < S::kKeys || task.size % S::kBlockRows != 0) {
     clear(stages[0]);
@@ -350,13 +394,17 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) run_pass(Task task) {
     __syncthreads();
   }
   Scalars scalars = fetch(task, work, 0, stages[0]);
-  Rows<S> rows = load_rows<S>(task, work);
+  StateRows<S> rows = load_rows<S>(task, work);
   for (int first = 0, turn = 0; first < work.steps; first += S::kSteps, turn ^= 1) {
     const Stage<S, kByKey>& stage = stages[turn];
     arrive(task, work, first, scalars, stages[turn]);
     __syncthreads();
     if (first + S::kSteps < work.steps)
       scalars = fetch(task, work, first + S::kSteps, stages[turn ^ 1]);
+    if (S::kRaw) {
+      normalise(task, work, first, stages[turn]);
+      __syncthreads();
+    }
     log_operands(task, work, first, stage);
     const int n = min(S::kSteps, work.steps - first);
     const int entries = max(0, min(n, work.entries - first));
@@ -368,9 +416,11 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) run_pass(Task task) {
   if (rows.to) store_values<S>(rows, rows.to, rows.out, task.scale);
 }
 
-inline Task read_task(const rr_node* node, const rr_exec* exec) {
-  const rr_tensor* in = node->inputs;
+// memory: the place of seq_offsets among the inputs; q, k, v, g and beta are the first.
+inline Task read_task(const rr_node* node, const rr_exec* exec, int memory = 5) {
+  const rr_tensor *in = node->inputs, *kept = in + memory;
   const double scale = attr_float(node, "scale", 0.0), size = static_cast<double>(in[2].shape[2]);
+  const int64_t bytes = sizeof(float);
   Task task = {};
   task.q = heads_of(in[0]);
   task.k = heads_of(in[1]);
@@ -378,39 +428,59 @@ inline Task read_task(const rr_node* node, const rr_exec* exec) {
   task.o = heads_of(node->outputs[0]);
   task.g = data<const float>(in[3]);
   task.beta = data<const float>(in[4]);
+  task.g_row = in[3].strides[0] / bytes;
+  task.beta_row = in[4].strides[0] / bytes;
   task.key_heads = static_cast<int>(in[0].shape[1]);
   task.heads = static_cast<int>(in[2].shape[1]);
   task.size = static_cast<int>(in[2].shape[2]);
   task.scale = static_cast<float>(scale != 0.0 ? scale : 1.0 / sqrt(size));
   task.tiled = attr_is(node, "heads", "tiled");
-  task.all = read_sequences(exec, in[5], in[2].shape[0], in[6], in[7], in[8], in[9], in + 10);
+  task.all =
+      read_sequences(exec, kept[0], in[2].shape[0], kept[1], kept[2], kept[3], kept[4], kept + 5);
   const bool quads = task.size % 4 == 0;
   task.whole_state = quads && aligned(task.all.kept.data);
-  task.whole_tokens =
-      quads && aligned(task.q) && aligned(task.k) && aligned(task.v) && aligned(task.g);
+  task.whole_tokens = quads && aligned(task.q) && aligned(task.k) && aligned(task.v) &&
+                      (in[3].rank == 2 || aligned(task.g));
   task.whole_log = quads && aligned(task.all.replay.log) && task.all.replay.width % 4 == 0;
   return task;
 }
 
 // Launches the pass in this shape; kByKey: a decay for every key.
 template <typename S, bool kByKey>
-void launch_pass(const rr_exec* exec, const Task& task) {
+void launch_pass(const rr_exec* exec, Task task) {
   const int64_t slices = blocks_for(task.size, S::kBlockRows);
   const dim3 grid(static_cast<unsigned>(task.all.batch.count * task.heads * slices));
+  task.resident = static_cast<unsigned>(S::kBlocks * cuda(exec).multiprocessors);
+  task.at_once = grid.x <= task.resident;
   RR_LAUNCH(exec, (run_pass<S, kByKey>), grid, S::kThreads, (kStages * sizeof(Stage<S, kByKey>)),
             task);
 }
 
 // For heads of more than 64 values and up to 128.
-template <bool kByKey>
+template <bool kByKey, bool kRaw = false>
 void launch_pass_128(const rr_exec* exec, const Task& task) {
-  using One = Shape<8, 4, 1>;
+  using One = Shape<8, 4, 1, kRaw>;
   const int64_t blocks =
       int64_t{task.all.batch.count} * task.heads * blocks_for(task.size, One::kBlockRows);
-  if (blocks <= 2 * cuda(exec).multiprocessors)
+  if (blocks <= One::kBlocks * cuda(exec).multiprocessors)
     launch_pass<One, kByKey>(exec, task);
   else  // rows enough to fill the device; two in a thread share the operands
-    launch_pass<Shape<8, 4, 2>, kByKey>(exec, task);
+    launch_pass<Shape<8, 4, 2, kRaw>, kByKey>(exec, task);
+}
+
+// In the shape for the heads' size.
+template <bool kByKey, bool kRaw>
+void launch(const rr_exec* exec, const Task& task) {
+  if (task.size <= 32)
+    launch_pass<Shape<8, 1, 1, kRaw>, kByKey>(exec, task);
+  else if (task.size <= 64)
+    launch_pass<Shape<8, 2, 1, kRaw>, kByKey>(exec, task);
+  else if (task.size <= 128)
+    launch_pass_128<kByKey, kRaw>(exec, task);
+  else if (task.size <= 256)
+    launch_pass<Shape<16, 4, 1, kRaw>, kByKey>(exec, task);
+  else
+    launch_pass<Shape<32, 8, 1, kRaw>, kByKey>(exec, task);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 // that all blocks go on or none.
 #pragma once
 
+#include "ahead.cuh"
 #include "kept.hpp"
 #include "kernel.cuh"
 
@@ -66,13 +67,25 @@ struct Replay {
   }
 };
 
+// early: no kernel writes the numbers, so that they may be read before await_grid().
 struct Sequences {
   Batch batch;
   Kept kept;
   Replay replay;
+  bool early;
   Check first, offsets, rows, start, head, shared;
   Check log_head, folded, held, direct, mixed, entries;
 };
+
+// Whether all of them that are there are constant; log: the first of the five inputs.
+inline bool all_constant(const rr_tensor& offsets, const rr_tensor& rows, const rr_tensor& start,
+                         const rr_tensor& head, const rr_tensor* log) {
+  const rr_tensor* const all[] = {&offsets, &rows,   &start,  &head,
+                                  log + 1,  log + 2, log + 3, log + 4};
+  for (const rr_tensor* t : all)
+    if (present(*t) && !t->constant) return false;
+  return true;
+}
 
 // log: the first of the five inputs.
 [[maybe_unused]] inline Sequences read_sequences(const rr_exec* exec, const rr_tensor& offsets,
@@ -94,6 +107,7 @@ struct Sequences {
         data<float>(log[0]),         static_cast<int>(log[0].shape[1]), log[0].shape[2],
         data<const int32_t>(log[1]), data<const int32_t>(log[2]),       data<const int32_t>(log[3]),
         data<const int32_t>(log[4])};
+  s.early = all_constant(offsets, rows, start, head, log);
   s.first = check(exec, "'seq_offsets' should be 0 at [0], got %lld");
   s.offsets = check(exec,
                     "'seq_offsets' should be ascending and at most the number of rows, got %lld, "
@@ -156,7 +170,10 @@ __device__ inline bool state_fits(const Sequences& s, int b) {
       !index_fits(s.head, kept.head, b, kept.planes))
     return false;
   const int row = kept.row_of[b];
-  for (int other = 0; other < b; ++other)
+  int same = 0;  // counted without a branch, so that the loads do not wait for one another
+#pragma unroll 8
+  for (int other = 0; other < b; ++other) same += kept.row_of[other] == row;
+  for (int other = 0; same > 0 && other < b; ++other)
     if (kept.row_of[other] == row && in_use(s, other) && in_use(s, b))
       return complain(s.shared, other, b);
   return true;
@@ -171,6 +188,17 @@ __device__ inline bool sequences_fit(const Sequences& s) {
     if (!offsets_fit(s, b) || !replay_fits(s, b) || !state_fits(s, b)) wrong = 1;
   __syncthreads();
   return wrong == 0;
+}
+
+// What a kernel over sequences begins with; finish_entering ends it. In between it may read the
+// numbers, and fetch memory ahead where they are early. Returns whether all sequences may go on.
+__device__ inline bool begin_entering(const Sequences& s) {
+  if (!s.early) await_grid();
+  return sequences_fit(s);
+}
+
+__device__ inline void finish_entering(const Sequences& s) {
+  if (s.early) await_grid();
 }
 
 }  // namespace

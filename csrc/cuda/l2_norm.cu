@@ -12,19 +12,6 @@ int supports(const rr_node* node, char* why, size_t size) {
   return 1;
 }
 
-struct EuclideanLength {
-  bool add;
-  double eps;
-
-  __device__ float operator()(float squares) const {
-    const float least = static_cast<float>(eps);
-    return add ? sqrtf(squares + least) : fmaxf(sqrtf(squares), least);
-  }
-  __device__ double operator()(double squares) const {
-    return add ? sqrt(squares + eps) : fmax(sqrt(squares), eps);
-  }
-};
-
 template <int group>
 __global__ void l2_norm_rows(Rows x, Rows y, int64_t rows, int64_t width, EuclideanLength length) {
   enter_grid();

@@ -1,6 +1,6 @@
 // y = x w^T for few rows of x and weights of block types on tensor cores, row-exact.
 //
-// A block takes a share of the rows of w, in units of 16 or 32. K is cut into parts by its length
+// A block takes a share of the rows of w, in units of 16. K is cut into parts by its length
 // alone; a unit's sum is that of its parts in order, so a row's result depends on neither the other
 // rows, nor how many they are, nor the grid. First each warp takes whole units. Of the units that
 // are left, fewer than warps, it takes single parts, whose sums meet in shared memory. The bytes of
@@ -8,175 +8,20 @@
 // ahead, also beyond the end of a unit or part.
 #pragma once
 
-#include "fragments_32.cuh"
-#include "step_products.hpp"
+#include "step_fetch.cuh"
+#include "step_prologue.cuh"
 #include "step_x.cuh"
+
+// Arguments that functions take by reference stay where they are.
+#ifdef RR_EMULATE
+#define __grid_constant__
+#endif
 
 namespace {
 
-using riverrun::StepJob;
-using riverrun::StepWeight;
-
-// How a kernel for up to 8 * tiles rows of x is built: blocks of which an SM holds one.
-template <int tiles_>
-struct StepShape {
-  static constexpr int tiles = tiles_;
-  static constexpr int warps = tiles == 1 ? 16 : tiles == 2 ? 12 : 8, threads = warps * kWarp;
-  static constexpr int sixteens = tiles == 4 ? 2 : 1, rows = 16 * sixteens;  // of w in a unit
-  // Sums of parts that meet at a time: 16 bytes a lane for each 16 rows of w and tile.
-  static constexpr int slots = tiles == 1 ? 64 : tiles == 2 ? 36 : 16;
-  static constexpr int slot = sixteens * tiles * kWarp;  // in float4
-  // Of shared memory, in bytes; what is left of it caches x.
-  static constexpr int memory = 216 * 1024, sums = (slots + 1) * slot * 16;
-};
-
-// How the bytes of a type come to shared memory: a block or two of 256 values of a unit's rows, an
-// odd number of 16 bytes apart. A warp copies whole pieces of several rows at a time, `lanes` to a
-// row, then the rest of all rows in one go, if it is that small.
-template <uint32_t dtype, class Shape>
-struct StepStage {
-  using F = Fragment<dtype>;
-  static constexpr int blocks = Shape::sixteens == 1 && F::kBytes <= 144 ? 2 : 1;
-  static constexpr int pieces = (16 - F::kGrain + blocks * F::kBytes + 15) / 16;
-  static constexpr int pitch = 16 * (pieces | 1);
-  static constexpr int bytes = Shape::rows * pitch;
-  static constexpr int lanes = pieces < 12 ? 8 : 16;
-  static constexpr int rest = pieces % lanes * 16 <= kWarp ? pieces % lanes : 0;
-  static constexpr int full = (pieces - rest + lanes - 1) / lanes * lanes;
-  // 16 bytes more are read beyond the last row.
-  static constexpr int room = (Shape::memory - Shape::sums - 16) / (Shape::warps * bytes);
-  static constexpr int count = room < 3 ? room : 3;
-  static constexpr int shared = Shape::sums + Shape::warps * count * bytes + 16;
-  static_assert(count >= 2, "one stage is filled while another is read");
-};
-
-// What a block has of a weight: units [first, first + units), K in parts of `blocks` blocks of 256
-// values or one more, of which there are `longer`.
-struct StepShare {
-  int first, units, parts, blocks, longer;
-
-  __device__ int begin(int part) const { return part * blocks + min(part, longer); }
-  __device__ int end(int part) const { return begin(part + 1); }
-};
-
-// What a warp takes one after the other: whole units, then parts of those that are left.
-template <class Shape>
-struct StepItem {
-  int whole;         // units that are left to be taken whole
-  int unit, number;  // the unit; the part's number among those that are left
-  int part;          // 0 of a whole unit
-
-  __device__ explicit StepItem(const StepShare& share)
-      : whole(share.units / Shape::warps),
-        unit(static_cast<int>(threadIdx.x / kWarp)),
-        number(unit - Shape::warps),
-        part(0) {
-    if (whole == 0) next_part(share);
-  }
-  __device__ bool exists(const StepShare& share) const { return unit < share.units; }
-  __device__ void next(const StepShare& share) {
-    unit += Shape::warps;
-    if (whole > 0 && --whole > 0) return;
-    next_part(share);
-  }
-  __device__ void next_part(const StepShare& share) {
-    number += Shape::warps;
-    const int of_rest = number / share.parts;
-    unit = share.units / Shape::warps * Shape::warps + of_rest;
-    part = number - of_rest * share.parts;
-  }
-  // Blocks of 256 values.
-  __device__ int begin(const StepShare& share) const { return share.begin(part); }
-  __device__ int end(const StepShare& share) const {
-    return share.end(whole > 0 ? share.parts - 1 : part);
-  }
-};
-
-// The first of a unit's rows number 16 m to 16 m + 15; the last ones overlap those before.
-template <class Shape>
-__device__ inline int first_row(const StepWeight& w, const StepShare& share, int unit, int m) {
-  return min((share.first + unit) * Shape::rows + 16 * m, w.rows - 16);
-}
-
-// What a warp fetches next.
-template <uint32_t dtype, class Shape>
-struct StepFetch {
-  using F = Fragment<dtype>;
-  using Stage = StepStage<dtype, Shape>;
-  static constexpr int kLanes = Stage::lanes, kRows = kWarp / kLanes;
-  const StepWeight& w;
-  const StepShare& share;
-  StepItem<Shape> item;
-  int left = 0;  // blocks of the item
-  // Of each 16 rows: of this lane's first row, and where the rest is fetched.
-  const unsigned char* from[Shape::sixteens] = {};
-  const unsigned char* rest[Shape::sixteens] = {};
-
-  __device__ StepFetch(const StepWeight& weight, const StepShare& of_weight)
-      : w(weight), share(of_weight), item(of_weight) {
-    begin();
-  }
-
-  __device__ void begin() {
-    if (!item.exists(share)) return;
-    const int lane = threadIdx.x % kWarp, block = item.begin(share);
-    left = item.end(share) - block;
-#pragma unroll
-    for (int m = 0; m < Shape::sixteens; ++m) {
-      const unsigned char* rows = w.data + first_row<Shape>(w, share, item.unit, m) * w.row_bytes +
-                                  int64_t{block} * F::kBytes;
-      from[m] = rows + lane / kLanes * w.row_bytes + lane % kLanes * 16;
-      if constexpr (Stage::rest > 0)
-        rest[m] = rows + lane / Stage::rest * w.row_bytes + (Stage::full + lane % Stage::rest) * 16;
-    }
-  }
-
-  // A piece of 16 bytes, of a row that begins at any multiple of kGrain. Memory of cards ends at
-  // multiples of 16 bytes.
-  __device__ void copy(unsigned char* target, const unsigned char* source) const {
-    if constexpr (F::kGrain < 16) {
-      source -= reinterpret_cast<uintptr_t>(source) & 15;
-      if (source >= w.end) return;
-    }
-    async_copy16(target, source);
-  }
-
-  __device__ void next(unsigned char* stage) {
-    if (left > 0) {
-      const int lane = threadIdx.x % kWarp, bytes = min(left, Stage::blocks) * F::kBytes;
-      const int pieces = (16 - F::kGrain + bytes + 15) / 16;
-#pragma unroll
-      for (int m = 0; m < Shape::sixteens; ++m, stage += 16 * Stage::pitch) {
-        const unsigned char* source = from[m];
-        unsigned char* target = stage + lane / kLanes * Stage::pitch + lane % kLanes * 16;
-#pragma unroll
-        for (int r = 0; r < 16; r += kRows, source += kRows * w.row_bytes)
-#pragma unroll
-          for (int piece = 0; piece < Stage::full; piece += kLanes)
-            if (piece + lane % kLanes < pieces)
-              copy(target + r * Stage::pitch + piece * 16, source + piece * 16);
-        if constexpr (Stage::rest > 0) {
-          if (lane < 16 * Stage::rest && Stage::full + lane % Stage::rest < pieces)
-            copy(
-                stage + lane / Stage::rest * Stage::pitch + (Stage::full + lane % Stage::rest) * 16,
-                rest[m]);
-          rest[m] += bytes;
-        }
-        from[m] += bytes;
-      }
-      left -= min(left, Stage::blocks);
-      if (left == 0) {
-        item.next(share);
-        begin();
-      }
-    }
-    async_copy_commit();
-  }
-};
-
 template <class Shape>
 struct StepSums {
-  float at[Shape::sixteens][Shape::tiles][4] = {};
+  float at[Shape::tiles][4] = {};
 };
 
 // A load that stays where it is written: in front of what hides its latency.
@@ -235,47 +80,43 @@ struct StepX {
 // Adds the products of a block of 256 values, of which f holds this lane's part, with x, which has
 // begun. Steps of even and of odd number are summed apart.
 template <class F, class Shape>
-__device__ inline void add_step_block(const F (&f)[Shape::sixteens], const unsigned char* from,
+__device__ inline void add_step_block(const F& f, const unsigned char* from,
                                       const StepColumns<Shape>& columns, StepX<Shape>& x,
                                       StepSums<Shape>& sums) {
-  float c[Shape::sixteens][Shape::tiles][2][4] = {};
+  float c[Shape::tiles][2][4] = {};
 #pragma unroll
   for (int pair = 0; pair < 8; ++pair) {
     constexpr int kAhead = StepX<Shape>::ahead;
 #pragma unroll
-    for (int h = 0; h < 2; ++h)
+    for (int h = 0; h < 2; ++h) {
+      unsigned a[4];
+      f.step(2 * pair + h, a);
 #pragma unroll
-      for (int m = 0; m < Shape::sixteens; ++m) {
-        unsigned a[4];
-        f[m].step(2 * pair + h, a);
-#pragma unroll
-        for (int n = 0; n < Shape::tiles; ++n) {
-          const uint4& both = x.pairs[pair % kAhead][n];
-          const unsigned b[2] = {h ? both.z : both.x, h ? both.w : both.y};
-          mma_f16(c[m][n][h], a, b);
-        }
+      for (int n = 0; n < Shape::tiles; ++n) {
+        const uint4& both = x.pairs[pair % kAhead][n];
+        const unsigned b[2] = {h ? both.z : both.x, h ? both.w : both.y};
+        mma_f16(c[n][h], a, b);
       }
+    }
     if (pair + kAhead < 8) x.load(from, columns, pair + kAhead);
     if (kAhead < 8 && pair == 6) x.load_others(from, columns);
   }
 #pragma unroll
-  for (int n = 0; n < Shape::tiles; ++n)
-#pragma unroll
-    for (int m = 0; m < Shape::sixteens; ++m) {
-      float low[4] = {};
-      if constexpr (F::kMinima) {
-        const unsigned a[4] = {f[m].minima[0], f[m].minima[1], f[m].minima[0], f[m].minima[1]};
-        const unsigned b[2] = {x.others[n].x, x.others[n].y};
-        mma_f16(low, a, b);
-      }
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        float value = f[m].d[i / 2] * (c[m][n][0][i] + c[m][n][1][i]);
-        if constexpr (F::kMinima) value = fmaf(-f[m].dmin[i / 2], low[i], value);
-        const float scale = __uint_as_float(i % 2 ? x.others[n].w : x.others[n].z);
-        sums.at[m][n][i] = fmaf(value, scale, sums.at[m][n][i]);
-      }
+  for (int n = 0; n < Shape::tiles; ++n) {
+    float low[4] = {};
+    if constexpr (F::kMinima) {
+      const unsigned a[4] = {f.minima[0], f.minima[1], f.minima[0], f.minima[1]};
+      const unsigned b[2] = {x.others[n].x, x.others[n].y};
+      mma_f16(low, a, b);
     }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float value = f.d[i / 2] * (c[n][0][i] + c[n][1][i]);
+      if constexpr (F::kMinima) value = fmaf(-f.dmin[i / 2], low[i], value);
+      const float scale = __uint_as_float(i % 2 ? x.others[n].w : x.others[n].z);
+      sums.at[n][i] = fmaf(value, scale, sums.at[n][i]);
+    }
+  }
 }
 
 // A lane's sums of tile n of rows of x: rows of w `row` and row + 8 (lane / 4 in), two columns.
@@ -316,9 +157,8 @@ __device__ inline void add_step_parts(const StepJob& job, const StepWeight& w,
       continue;
     }
     const float sums[4] = {sum.x, sum.y, sum.z, sum.w};
-    const int of_unit = at / kWarp,
-              row = first_row<Shape>(w, share, rest + unit, of_unit / Shape::tiles);
-    store_step_sums(job, w, row, first_tile + of_unit % Shape::tiles, sums, at % kWarp);
+    store_step_sums(job, w, first_row(w, share, rest + unit), first_tile + at / kWarp, sums,
+                    at % kWarp);
   }
   __syncthreads();
 }
@@ -327,20 +167,32 @@ __device__ inline void add_step_parts(const StepJob& job, const StepWeight& w,
 template <class Shape>
 __device__ inline void add_step_part(StepSums<Shape>& sums, bool first, float4* slot) {
 #pragma unroll
-  for (int m = 0; m < Shape::sixteens; ++m)
-#pragma unroll
-    for (int n = 0; n < Shape::tiles; ++n) {
-      float(&own)[4] = sums.at[m][n];
-      float4 total = make_float4(own[0], own[1], own[2], own[3]);
-      float4* at = slot + (m * Shape::tiles + n) * kWarp;
-      if (!first) {
-        const float4 before = *at;
-        total.x = before.x + total.x, total.y = before.y + total.y;
-        total.z = before.z + total.z, total.w = before.w + total.w;
-      }
-      *at = total;
-      own[0] = own[1] = own[2] = own[3] = 0.0f;
+  for (int n = 0; n < Shape::tiles; ++n) {
+    float(&own)[4] = sums.at[n];
+    float4 total = make_float4(own[0], own[1], own[2], own[3]);
+    if (!first) {
+      const float4 before = slot[n * kWarp];
+      total.x = before.x + total.x, total.y = before.y + total.y;
+      total.z = before.z + total.z, total.w = before.w + total.w;
     }
+    slot[n * kWarp] = total;
+    own[0] = own[1] = own[2] = own[3] = 0.0f;
+  }
+}
+
+// x as this block reads it.
+__device__ inline const unsigned char* own_step_x(const StepJob& job) {
+  return job.x + blockIdx.x * job.prologue.own_bytes;
+}
+
+// Waits for x, or for what it is made of, and makes it. Not inlined: every type has a call.
+template <class Shape>
+__device__ __attribute__((noinline)) void begin_step(const StepJob& job) {
+  await_grid();
+  if (job.prologue.makes == riverrun::StepMakes::kNothing) return;
+  make_own_x<Shape::warps>(job.prologue, job.blocks, const_cast<unsigned char*>(own_step_x(job)),
+                           dynamic_shared());
+  __syncthreads();
 }
 
 // A block's share of a weight.
@@ -359,11 +211,12 @@ __device__ inline void multiply_step_share(const StepJob& job, const StepWeight&
   StepFetch<dtype, Shape> fetch(w, share);
 #pragma unroll 1
   for (int s = 0; s < Stage::count; ++s) fetch.next(stages + s * Stage::bytes);
-  if (waits) await_grid();
+  if (waits) begin_step<Shape>(job);
 
   const int first_tile = static_cast<int>(blockIdx.y) * Shape::tiles;
   const StepColumns<Shape> columns(job, first_tile);
-  const unsigned char* x_lane = job.x + lane % 4 * 16;
+  const unsigned char* x_lane = own_step_x(job) + lane % 4 * 16;
+
   StepItem<Shape> item(share);
   const int parts = units % Shape::warps * w.parts;  // of the units that are not taken whole
   int done = 0;
@@ -373,7 +226,7 @@ __device__ inline void multiply_step_share(const StepJob& job, const StepWeight&
     float4* slot = slots + (whole ? warp : item.number - done) * Shape::slot + lane;
     const bool exists = item.exists(share);
     if (exists) {
-      const int end = item.end(share);
+      const int row = first_row(w, share, item.unit), end = item.end(share);
       int part = item.part, part_end = share.end(part), block = item.begin(share);
       const unsigned char* from = x_lane + int64_t{block} * kStepRecord;
       int within = 0;  // of the stage
@@ -385,20 +238,17 @@ __device__ inline void multiply_step_share(const StepJob& job, const StepWeight&
           async_copy_wait<Stage::count - 1>();
           __syncwarp();
         }
-        F f[Shape::sixteens];
+        F f;
 #pragma unroll
-        for (int m = 0; m < Shape::sixteens; ++m)
-#pragma unroll
-          for (int r = 0; r < 2; ++r) {
-            const int row = 8 * r + lane / 4;
-            const unsigned char* bytes = stage + (16 * m + row) * Stage::pitch + within * F::kBytes;
-            if constexpr (F::kGrain < 16)
-              bytes += reinterpret_cast<uintptr_t>(
-                           w.data + (first_row<Shape>(w, share, item.unit, m) + row) * w.row_bytes +
-                           int64_t{block - within} * F::kBytes) &
-                       15;
-            f[m].load(r, bytes, lane % 4);
-          }
+        for (int r = 0; r < 2; ++r) {
+          const int of_unit = 8 * r + lane / 4;
+          const unsigned char* bytes = stage + of_unit * Stage::pitch + within * F::kBytes;
+          if constexpr (F::kGrain < 16)
+            bytes += reinterpret_cast<uintptr_t>(w.data + (row + of_unit) * w.row_bytes +
+                                                 int64_t{block - within} * F::kBytes) &
+                     15;
+          f.load(r, bytes, lane % 4);
+        }
         if (++within == Stage::blocks || block + 1 == end) {
           __syncwarp();
           fetch.next(stage);
@@ -412,14 +262,11 @@ __device__ inline void multiply_step_share(const StepJob& job, const StepWeight&
       }
       if (whole)
 #pragma unroll
-        for (int m = 0; m < Shape::sixteens; ++m)
-#pragma unroll
-          for (int n = 0; n < Shape::tiles; ++n) {
-            const float4 total = slot[(m * Shape::tiles + n) * kWarp];
-            const float own[4] = {total.x, total.y, total.z, total.w};
-            store_step_sums(job, w, first_row<Shape>(w, share, item.unit, m), first_tile + n, own,
-                            lane);
-          }
+        for (int n = 0; n < Shape::tiles; ++n) {
+          const float4 total = slot[n * kWarp];
+          const float own[4] = {total.x, total.y, total.z, total.w};
+          store_step_sums(job, w, row, first_tile + n, own, lane);
+        }
     }
     item.next(share);
     // When all slots are full, or no parts are left for any warp.
@@ -442,9 +289,11 @@ __device__ inline void release_at_once() {
 
 // Grid: shares of about the same cost, groups of rows of x.
 template <class Shape, uint32_t... dtypes>
-__global__ void __launch_bounds__(Shape::threads, 1) multiply_step(StepJob job) {
+__global__ void __launch_bounds__(Shape::threads, 1)
+    multiply_step(const __grid_constant__ StepJob job) {
   release_at_once();
-  if (!job.constant) await_grid();
+  begin_own_x<Shape::warps>(job.prologue, job.blocks);
+  if (!job.constant) begin_step<Shape>(job);
   const int begin = static_cast<int>(blockIdx.x) * job.share, end = begin + job.share;
   bool waits = job.constant;
   for (int i = 0; i < job.count; ++i) {
@@ -467,7 +316,7 @@ inline void launch_step(const rr_exec* exec, StepJob& job) {
   int shared = 0, all = 0, units = 0;
   for (int i = 0; i < job.count; ++i) {
     StepWeight& w = job.weights[i];
-    w.units = static_cast<int>(blocks_for(w.rows, Shape::rows));
+    w.units = static_cast<int>(blocks_for(w.rows, kStepUnit));
     w.before = all;
     const bool done[] = {
         (w.dtype == dtypes && (w.cost = Fragment<dtypes>::kBytes / 2,

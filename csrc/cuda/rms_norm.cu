@@ -12,18 +12,6 @@ int supports(const rr_node* node, char* why, size_t size) {
   return 1;
 }
 
-struct RootMeanSquare {
-  int64_t width;
-  double eps;
-
-  __device__ float operator()(float squares) const {
-    return sqrtf(squares / static_cast<float>(width) + static_cast<float>(eps));
-  }
-  __device__ double operator()(double squares) const {
-    return sqrt(squares / static_cast<double>(width) + eps);
-  }
-};
-
 template <int group>
 __global__ void rms_norm_rows(Rows x, const float* w, Rows y, int64_t rows, RootMeanSquare length) {
   enter_grid();

@@ -1,159 +1,60 @@
 // rope: a block turns a few heads of one token. Its threads first form the sines and cosines of all
 // pairs, from angles that are reduced to one turn in f64; then a warp at a time takes a head.
-
+#include "rope.cuh"
 #include "rows.cuh"
 
 namespace {
 
-constexpr int kMaxPairs = 512, kThreads = 256;
+constexpr int kThreads = 256;
 constexpr int64_t kHeads = kThreads / kWarp;  // to a block
-constexpr double kPi = 3.14159265358979323846, kTurnsOfRadian = 0.5 / kPi;
-
-int64_t sum_of_sections(const rr_attr* sections) {
-  int64_t sum = 0;
-  for (uint32_t i = 0; i < sections->count; ++i) sum += sections->ints[i];
-  return sum;
-}
 
 int supports(const rr_node* node, char* why, size_t size) {
   const rr_tensor& x = node->inputs[0];
-  const int64_t n_rot = attr_int(node, "n_rot", 0);
   if (x.rank != 3 || x.dtype != RR_F32 || !dense_tail(x, 1))
     return refuse(why, size, "x needs rank 3 and dense f32 rows");
-  if (node->inputs[1].dtype != RR_I32) return refuse(why, size, "positions need to be i32");
-  if (n_rot < 2 || n_rot % 2 != 0 || n_rot > x.shape[2] || n_rot > 2 * kMaxPairs)
-    return refuse(why, size, "n_rot needs to be even, at most the head size and 1024");
-  if (present(node->inputs[2]) && !dense(node->inputs[2]))
-    return refuse(why, size, "factors need to be dense");
-  if (!attr_is(node, "style", "imrope")) {
-    if (attr_is(node, "style", "norm") || attr_is(node, "style", "neox")) return 1;
-    return refuse(why, size, "style needs to be norm, neox or imrope");
-  }
-  const rr_attr* sections = find_attr(node, "sections");
-  if (!sections || sections->count != 4 || sum_of_sections(sections) <= 0)
-    return refuse(why, size, "imrope needs four sections");
-  return 1;
+  const char* complaint = turning_complaint(node, x.shape[2], node->inputs[1], node->inputs[2]);
+  return *complaint ? refuse(why, size, complaint) : 1;
 }
 
-// What all tokens share.
-struct Turning {
+struct Task {
   Rows x, y;
-  int64_t heads, head_size;
-  const char* positions;
-  int64_t token_step, stream_step;  // bytes
-  const float* factors;             // or null
-  int pairs;
-  bool neighbours;     // pairs (2i, 2i + 1), else (i, i + pairs)
-  bool streams;        // pairs take one of four positions
-  bool text;           // of which there is only the one of text, (p, p, p, 0)
-  double octaves;      // by which the frequency falls from pair to pair
-  double turns_scale;  // freq_scale, in turns
-  double keep;         // YaRN: the share of the first pairs that is not scaled
-  double low, span;    // between which pairs that share falls to 0
-  float magnitude;
-  int section_ends[3], sections;
+  int64_t heads, head_size, groups;  // groups of heads, a block each
+  Turning turning;
 };
 
-// The turns that a pair makes from one position to the next.
-__device__ inline double turns_each(const Turning& t, int pair) {
-  double frequency = exp2(-t.octaves * pair);
-  if (t.factors) frequency /= static_cast<double>(t.factors[pair]);
-  if (t.keep == 0) return frequency * t.turns_scale;
-  const double along = (pair - t.low) / t.span;
-  const double keep = t.keep * (1.0 - fmin(fmax(along, 0.0), 1.0));
-  return frequency * (t.turns_scale * (1.0 - keep) + kTurnsOfRadian * keep);
-}
-
-__device__ inline int32_t position_of(const Turning& t, int64_t token, int pair) {
-  const char* p = t.positions + token * t.token_step;
-  if (!t.streams) return *reinterpret_cast<const int32_t*>(p);
-  const int j = pair % t.sections, kind = j % 3;
-  const int end = kind == 0 ? t.section_ends[0] : kind == 1 ? t.section_ends[1] : t.section_ends[2];
-  const int stream = j < end ? kind : 3;
-  if (t.text) return stream == 3 ? 0 : *reinterpret_cast<const int32_t*>(p);
-  return *reinterpret_cast<const int32_t*>(p + stream * t.stream_step);
-}
-
-__global__ void __launch_bounds__(kThreads) rotate(Turning t, int64_t groups) {
+__global__ void __launch_bounds__(kThreads) rotate(Task task) {
   enter_grid();
-  __shared__ float cosines[kMaxPairs], sines[kMaxPairs];
-  const int64_t token = blockIdx.x / groups;
-  const int64_t head = blockIdx.x % groups * kHeads + threadIdx.x / kWarp;
-  for (int i = threadIdx.x; i < t.pairs; i += kThreads) {
-    double turns = position_of(t, token, i) * turns_each(t, i);
-    turns -= rint(turns);
-    const float angle = static_cast<float>(turns * (2 * kPi));
-    cosines[i] = cosf(angle) * t.magnitude;
-    sines[i] = sinf(angle) * t.magnitude;
-  }
+  __shared__ float2 turns[kMaxPairs];
+  const Turning& t = task.turning;
+  const int64_t token = blockIdx.x / task.groups;
+  const int64_t head = blockIdx.x % task.groups * kHeads + threadIdx.x / kWarp;
+  for (int i = threadIdx.x; i < t.pairs; i += kThreads)
+    turns[i] = turned(t, token, i, turns_each(t, i));
   __syncthreads();
-  if (head >= t.heads) return;
-  const float* in = row_at(t.x, token * t.heads + head);
-  float* out = row_at(t.y, token * t.heads + head);
+  if (head >= task.heads) return;
+  const float* in = row_at(task.x, token * task.heads + head);
+  float* out = row_at(task.y, token * task.heads + head);
   const int lane = threadIdx.x % kWarp;
 #pragma unroll 2
   for (int i = lane; i < t.pairs; i += kWarp) {
-    const int first = t.neighbours ? 2 * i : i, second = t.neighbours ? 2 * i + 1 : i + t.pairs;
-    const float a = in[first], b = in[second], c = cosines[i], s = sines[i];
+    const int first = t.first(i), second = t.second(i);
+    const float a = in[first], b = in[second], c = turns[i].x, s = turns[i].y;
     out[first] = a * c - b * s;
     out[second] = a * s + b * c;
   }
   if (out == in) return;
-  for (int64_t i = 2 * t.pairs + lane; i < t.head_size; i += kWarp) out[i] = in[i];
-}
-
-// Only pairs are told apart by it, of which there are fewer.
-int clipped(int64_t pairs) {
-  return static_cast<int>(pairs < 4 * kMaxPairs ? pairs : 4 * kMaxPairs);
-}
-
-// YaRN: the pair that turns `times` times within the original context.
-double pair_turning(const rr_node* node, double times) {
-  const double context = static_cast<double>(attr_int(node, "n_ctx_orig", 0));
-  const double n_rot = static_cast<double>(attr_int(node, "n_rot", 0));
-  return n_rot * log(context / (times * 2 * kPi)) / (2 * log(attr_float(node, "base", 1e4)));
-}
-
-// YaRN: between pairs that turn often, which keep their frequency, and ones that hardly turn,
-// which are scaled, the frequency goes over from one to the other.
-void blend(const rr_node* node, Turning& t) {
-  const double last = static_cast<double>(attr_int(node, "n_rot", 0) - 1);
-  const double high = fmin(last, ceil(pair_turning(node, attr_float(node, "beta_slow", 1.0))));
-  t.low = fmax(0, floor(pair_turning(node, attr_float(node, "beta_fast", 32.0))));
-  t.span = fmax(0.001, high - t.low);
-  t.magnitude *= static_cast<float>(1 + 0.1 * log(1 / attr_float(node, "freq_scale", 1.0)));
+  for (int64_t i = 2 * t.pairs + lane; i < task.head_size; i += kWarp) out[i] = in[i];
 }
 
 void run(const rr_node* node, const rr_exec* exec) {
-  const rr_tensor &x = node->inputs[0], &positions = node->inputs[1], &factors = node->inputs[2];
+  const rr_tensor& x = node->inputs[0];
   if (numel(x) == 0) return;
-  Turning t = {};
-  t.x = rows_of(x);
-  t.y = rows_of(node->outputs[0]);
-  t.heads = x.shape[1];
-  t.head_size = x.shape[2];
-  t.positions = data<const char>(positions);
-  t.token_step = positions.strides[0];
-  t.text = positions.rank == 1;
-  t.stream_step = t.text ? 0 : positions.strides[1];
-  t.factors = present(factors) ? data<const float>(factors) : nullptr;
-  t.pairs = static_cast<int>(attr_int(node, "n_rot", 0) / 2);
-  t.neighbours = attr_is(node, "style", "norm");
-  t.streams = attr_is(node, "style", "imrope");
-  t.octaves = log2(attr_float(node, "base", 1e4)) / t.pairs;
-  t.turns_scale = attr_float(node, "freq_scale", 1.0) * kTurnsOfRadian;
-  t.keep = attr_float(node, "ext_factor", 0.0);
-  t.span = 1.0;
-  t.magnitude = static_cast<float>(attr_float(node, "attn_factor", 1.0));
-  if (t.keep != 0) blend(node, t);
-  if (t.streams) {
-    const rr_attr* sections = find_attr(node, "sections");
-    for (int i = 0; i < 3; ++i) t.section_ends[i] = clipped(3 * sections->ints[i]);
-    t.sections = clipped(sum_of_sections(sections));
-  }
-  const int64_t groups = blocks_for(t.heads, kHeads);
+  const int64_t groups = blocks_for(x.shape[1], kHeads);
+  const Task task = {rows_of(x), rows_of(node->outputs[0]),
+                     x.shape[1], x.shape[2],
+                     groups,     read_turning(node, node->inputs[1], node->inputs[2])};
   const dim3 grid(static_cast<unsigned>(x.shape[0] * groups));
-  RR_LAUNCH(exec, rotate, grid, kThreads, 0, t, groups);
+  RR_LAUNCH(exec, rotate, grid, kThreads, 0, task);
 }
 
 }  // namespace

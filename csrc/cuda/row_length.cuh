@@ -48,14 +48,45 @@ __device__ inline bool divide_row(const LengthRow& row, const Length& length) {
   return true;
 }
 
-// f64 only for rows whose squares leave f32.
+// What rms_norm divides rows by.
+struct RootMeanSquare {
+  int64_t width;
+  double eps;
+
+  __device__ float operator()(float squares) const {
+    return sqrtf(squares / static_cast<float>(width) + static_cast<float>(eps));
+  }
+  __device__ double operator()(double squares) const {
+    return sqrt(squares / static_cast<double>(width) + eps);
+  }
+};
+
+// What l2_norm divides rows by; add: its form.
+struct EuclideanLength {
+  bool add;
+  double eps;
+
+  __device__ float operator()(float squares) const {
+    const float least = static_cast<float>(eps);
+    return add ? sqrtf(squares + least) : fmaxf(sqrtf(squares), least);
+  }
+  __device__ double operator()(double squares) const {
+    return add ? sqrt(squares + eps) : fmax(sqrt(squares), eps);
+  }
+};
+
+// f64 only for a row whose squares leave f32.
+template <int group, typename Length>
+__device__ inline void divide_safely(const LengthRow& row, const Length& length) {
+  if (!divide_row<group, float>(row, length)) divide_row<group, double>(row, length);
+}
+
 template <int group, typename Length>
 __device__ inline void divide_rows(const Rows& x, const float* w, const Rows& y, int64_t rows,
                                    int64_t width, const Length& length) {
   const int64_t r = own_row<group>();
   if (r >= rows) return;
-  const LengthRow row = {row_at(x, r), w, row_at(y, r), width};
-  if (!divide_row<group, float>(row, length)) divide_row<group, double>(row, length);
+  divide_safely<group>(LengthRow{row_at(x, r), w, row_at(y, r), width}, length);
 }
 
 }  // namespace

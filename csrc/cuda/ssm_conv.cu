@@ -1,6 +1,7 @@
-// ssm_conv: a thread takes a channel through a piece of a sequence, its window in registers. The
-// thread with a sequence's first piece, which alone reads the old tail, also writes the new ones;
-// so a piece is never shorter than a tail.
+// ssm_conv and ssm_conv_silu: a thread takes a channel through a piece of a sequence, its window in
+// registers. The thread with a sequence's first piece, which alone reads the old tail, also writes
+// the new ones; so a piece is never shorter than a tail.
+#include "activation.cuh"
 #include "kept_state.cuh"
 
 namespace {
@@ -61,15 +62,15 @@ __device__ inline Line line_of(const Task& task, const Pass& pass, int b, int64_
           c};
 }
 
-// kTaps: 0 where the number is not known before.
-template <int kTaps>
+// kTaps: 0 where the number is not known before; kSilu: y is what silu makes of the sums.
+template <int kTaps, bool kSilu>
 __device__ inline void convolve(const Task& task, const Line& line, float* y, int begin, int end) {
   const float* w = task.w + line.c * task.taps;
   if constexpr (kTaps == 0) {
     for (int i = begin; i < end; ++i) {
       float sum = 0.0f;
       for (int t = 0; t < task.taps; ++t) sum = fmaf(w[t], line(i - task.taps + 1 + t), sum);
-      y[i * task.y_stride] = sum;
+      y[i * task.y_stride] = kSilu ? silu(sum) : sum;
     }
   } else {
     float tap[kTaps], window[kTaps], ahead[kPiece];
@@ -89,7 +90,7 @@ __device__ inline void convolve(const Task& task, const Line& line, float* y, in
       float sum = 0.0f;
 #pragma unroll
       for (int t = 0; t < kTaps; ++t) sum = fmaf(tap[t], window[t], sum);
-      y[(begin + i) * task.y_stride] = sum;
+      y[(begin + i) * task.y_stride] = kSilu ? silu(sum) : sum;
     }
   }
 }
@@ -127,24 +128,42 @@ __device__ inline void clear_padding(const Task& task, int64_t c) {
     task.y[i * task.y_stride + c] = 0.0f;
 }
 
-// A sequence and which of its pieces; b < 0 for none. A sequence without tokens has one, too.
+// A sequence and which of its pieces; b < 0 for none. First come the first pieces of all, which
+// sequences without tokens have, too.
 struct Place {
   int b, piece;
 };
 
 __device__ inline Place place_of(const Batch& batch, int size, int index) {
+  if (index < batch.count) return {index, 0};
+  index -= batch.count;
   for (int b = 0; b < batch.count; ++b) {
-    const int length = batch.length(b), pieces = length > size ? (length - 1) / size + 1 : 1;
-    if (index < pieces) return {b, index};
-    index -= pieces;
+    const int length = batch.length(b), more = length > size ? (length - 1) / size : 0;
+    if (index < more) return {b, index + 1};
+    index -= more;
   }
   return {-1, 0};
 }
 
-template <int kTaps>
+// The weights and the old tails of a block's channels, for the sequence of the same number.
+__device__ inline void fetch_tails(const Task& task) {
+  const int64_t c = int64_t{blockIdx.x} * kThreads, left = task.channels - c;
+  const int64_t bytes = int64_t{4} * (left < kThreads ? left : kThreads);
+  fetch_ahead(task.w + c * task.taps, bytes * task.taps);
+  const Kept& kept = task.all.kept;
+  const int b = static_cast<int>(blockIdx.y);
+  if (b >= task.all.batch.count) return;
+  const float* tail = kept.plane(b, kept.source(b)) + c;
+  for (int t = 0; t + 1 < task.taps; ++t) fetch_ahead(tail + t * task.channels, bytes);
+}
+
+template <int kTaps, bool kSilu>
 __global__ void __launch_bounds__(kThreads) convolve_pieces(Task task) {
-  enter_grid();
-  if (!sequences_fit(task.all)) return;
+  release_grid();
+  const bool fits = begin_entering(task.all);
+  if (fits && task.all.early) fetch_tails(task);
+  finish_entering(task.all);
+  if (!fits) return;
   const int64_t c = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (c >= task.channels) return;
   clear_padding(task, c);
@@ -158,12 +177,13 @@ __global__ void __launch_bounds__(kThreads) convolve_pieces(Task task) {
     float* y = task.y + batch.first(place.b) * task.y_stride + c;
     const int begin = place.piece * task.piece;
     const int end = pass.tokens - begin < task.piece ? pass.tokens : begin + task.piece;
-    convolve<kTaps>(task, line, y, begin, end);
+    convolve<kTaps, kSilu>(task, line, y, begin, end);
     log_inputs(task, line, pass, begin, end);
     if (place.piece == 0) store_tails(task.all.kept, line, pass);
   }
 }
 
+template <bool kSilu>
 void run(const rr_node* node, const rr_exec* exec) {
   const rr_tensor *in = node->inputs, &y = node->outputs[0];
   const int64_t bytes = sizeof(float), rows = in[0].shape[0], channels = in[0].shape[1];
@@ -182,19 +202,21 @@ void run(const rr_node* node, const rr_exec* exec) {
                   static_cast<unsigned>(pieces < 65535 ? pieces : 65535));
   switch (taps) {
     case 2:
-      RR_LAUNCH(exec, convolve_pieces<2>, grid, kThreads, 0, task);
+      RR_LAUNCH(exec, (convolve_pieces<2, kSilu>), grid, kThreads, 0, task);
       break;
     case 3:
-      RR_LAUNCH(exec, convolve_pieces<3>, grid, kThreads, 0, task);
+      RR_LAUNCH(exec, (convolve_pieces<3, kSilu>), grid, kThreads, 0, task);
       break;
     case 4:
-      RR_LAUNCH(exec, convolve_pieces<4>, grid, kThreads, 0, task);
+      RR_LAUNCH(exec, (convolve_pieces<4, kSilu>), grid, kThreads, 0, task);
       break;
     default:
-      RR_LAUNCH(exec, convolve_pieces<0>, grid, kThreads, 0, task);
+      RR_LAUNCH(exec, (convolve_pieces<0, kSilu>), grid, kThreads, 0, task);
   }
 }
 
 }  // namespace
 
-RR_CUDA_KERNEL(ssm_conv, RR_ROW_EXACT, "ssm_conv", "cuda", "", 0, supports, nullptr, run)
+RR_CUDA_KERNEL(ssm_conv, RR_ROW_EXACT, "ssm_conv", "cuda", "", 0, supports, nullptr, run<false>)
+RR_CUDA_KERNEL(ssm_conv_silu, RR_ROW_EXACT, "ssm_conv_silu", "cuda", "", 0, supports, nullptr,
+               run<true>)

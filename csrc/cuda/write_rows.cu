@@ -2,6 +2,7 @@
 // left out, so that of equal indices the last one wins.
 #include "attention_pool.cuh"
 #include "encode.cuh"
+#include "entering.cuh"
 
 namespace {
 
@@ -18,15 +19,13 @@ int supports(const rr_node* node, char* why, size_t size) {
   return 1;
 }
 
-// unfit: for each row whether blocks cannot hold it; null for types that hold all values.
 struct Task {
   View rows;
-  const int32_t* idx;
+  Entering to;
   char* state;
-  int* unfit;
-  int64_t n, limit, row_bytes, inner, last, pieces;  // a row is `pieces` runs of `last` elements
-  bool whole;                                        // without gaps between runs
-  Check index, fit;
+  int64_t row_bytes, inner, last, pieces;  // a row is `pieces` runs of `last` elements
+  bool whole;                              // without gaps between runs
+  Check fit;
 };
 
 __device__ const float* element(const Task& task, int64_t i, int64_t e) {
@@ -36,37 +35,12 @@ __device__ const float* element(const Task& task, int64_t i, int64_t e) {
          (e - piece * task.last);
 }
 
-// Whether row i is to be written: no row has a bad index or unfit values, and no later row goes to
-// the same place. The same in all threads.
-__device__ bool wanted(const Task& task, int64_t i) {
-  __shared__ int stop;
-  if (threadIdx.x == 0) stop = 0;
-  __syncthreads();
-  const int to = task.idx[i];
-  for (int64_t j = threadIdx.x; j < task.n; j += blockDim.x) {
-    const int other = task.idx[j];
-    if (other >= task.limit) report(task.index, task.limit, other);
-    if (other >= task.limit || (task.unfit && task.unfit[j]) || (j > i && other == to))
-      atomicMax(&stop, 1);
-  }
-  __syncthreads();
-  return to >= 0 && stop == 0;
-}
-
-template <uint32_t dtype>
-__device__ void store(char* to, int64_t e, float x) {
-  if (dtype == RR_F32)
-    reinterpret_cast<float*>(to)[e] = x;
-  else
-    reinterpret_cast<uint16_t*>(to)[e] = dtype == RR_F16 ? float_to_half(x) : float_to_bf16(x);
-}
-
 template <uint32_t dtype>
 __global__ void write_plain(Task task) {
   enter_grid();
   const int64_t i = blockIdx.x;
-  if (!wanted(task, i)) return;
-  char* to = task.state + task.idx[i] * task.row_bytes;
+  if (!enters(task.to, i)) return;
+  char* to = task.state + task.to.idx[i] * task.row_bytes;
   const int64_t begin = static_cast<int64_t>(blockIdx.y) * (kThreads * kPerThread);
   for (int u = 0; u < kPerThread; ++u) {
     const int64_t e = begin + u * kThreads + threadIdx.x;
@@ -79,8 +53,8 @@ template <uint32_t dtype>
 __global__ void write_blocks(Task task) {
   enter_grid();
   const int64_t i = blockIdx.x;
-  if (!wanted(task, i)) return;
-  uint8_t* to = reinterpret_cast<uint8_t*>(task.state + task.idx[i] * task.row_bytes);
+  if (!enters(task.to, i)) return;
+  uint8_t* to = reinterpret_cast<uint8_t*>(task.state + task.to.idx[i] * task.row_bytes);
   const int64_t begin = static_cast<int64_t>(blockIdx.y) * (kThreads * kPerThread);
   for (int u = 0; u < kPerThread; ++u) {
     const int64_t first = begin + u * kThreads + threadIdx.x / kWarp * kWarp;
@@ -97,13 +71,13 @@ __global__ void judge(Task task) {
   const int64_t i = blockIdx.x;
   if (threadIdx.x == 0) stop = 0;
   __syncthreads();
-  if (task.idx[i] >= 0)
+  if (task.to.idx[i] >= 0)
     for (int64_t e = threadIdx.x; e < task.inner; e += kThreads)
       if (!encodes<dtype>(fabsf(*element(task, i, e)))) atomicMax(&stop, 1);
   __syncthreads();
   if (threadIdx.x != 0) return;
-  task.unfit[i] = stop;
-  if (stop != 0) report(task.fit, i, task.n);
+  task.to.unfit[i] = stop;
+  if (stop != 0) report(task.fit, i, task.to.n);
 }
 
 Task read_task(const rr_node* node, const rr_exec* exec) {
@@ -112,17 +86,14 @@ Task read_task(const rr_node* node, const rr_exec* exec) {
   const int64_t inner = n > 0 ? numel(rows) / n : 0;
   const bool blocks = state.dtype == RR_Q8_0 || state.dtype == RR_Q4_0;
   return {view(rows),
-          data<const int32_t>(node->inputs[2]),
+          entering(exec, node->inputs[2], state.shape[0],
+                   blocks ? static_cast<int*>(exec->workspace) : nullptr),
           static_cast<char*>(state.data),
-          blocks ? static_cast<int*>(exec->workspace) : nullptr,
-          n,
-          state.shape[0],
           pool_bytes(state.dtype, inner),
           inner,
           last,
           last > 0 ? inner / last : 0,
           dense_tail(rows, rows.rank - 1),
-          check(exec, "'idx' should be below %lld, got %lld"),
           check(exec,
                 "'rows' should be finite and small enough for a block's f16 scale, row %lld of "
                 "%lld is not")};
@@ -130,14 +101,14 @@ Task read_task(const rr_node* node, const rr_exec* exec) {
 
 template <uint32_t dtype>
 void run_blocks(const Task& task, const dim3& grid, const rr_exec* exec) {
-  RR_LAUNCH(exec, judge<dtype>, static_cast<int>(task.n), kThreads, 0, task);
+  RR_LAUNCH(exec, judge<dtype>, static_cast<int>(task.to.n), kThreads, 0, task);
   RR_LAUNCH(exec, write_blocks<dtype>, grid, kThreads, 0, task);
 }
 
 void run(const rr_node* node, const rr_exec* exec) {
   const Task task = read_task(node, exec);
-  if (task.n == 0 || task.inner == 0) return;
-  const dim3 grid(static_cast<unsigned>(task.n),
+  if (task.to.n == 0 || task.inner == 0) return;
+  const dim3 grid(static_cast<unsigned>(task.to.n),
                   static_cast<unsigned>(blocks_for(task.inner, kThreads * kPerThread)));
   switch (node->inputs[0].dtype) {
     case RR_F32:

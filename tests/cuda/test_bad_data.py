@@ -19,9 +19,9 @@ LARGE = 2**31 - 1
 PER_SEQUENCE = ("state_rows", "start", "head", "log_head", "n_replay", "n_held", "n_direct")
 INDICES = ("ids", "idx", "seq_offsets", "positions", "block_table", *PER_SEQUENCE)
 # Where a negative value says that nothing is meant.
-NEGATIVE = {("write_rows", "idx"), ("mul_mat_id", "ids")}
+NEGATIVE = {("write_rows", "idx"), ("attention_prepare", "idx"), ("mul_mat_id", "ids")}
 # Ops that look nothing up: any position can be rotated to, and any token be chosen.
-VALUES = ("rope", "sample")
+VALUES = {("rope", "positions"), ("attention_prepare", "positions"), ("sample", "ids")}
 PER_INPUT = 4
 
 
@@ -42,7 +42,7 @@ def cases() -> list[tuple[BoundCase, str]]:
             declared = case.inputs[case.names.index(name)]
             same = [c for c, n in found if (c.op.name, n) == (case.op.name, name)]
             # A window does not look at the first page.
-            looked_at = case.op.name not in VALUES and not getattr(case.op, "window", 0)
+            looked_at = (case.op.name, name) not in VALUES and not getattr(case.op, "window", 0)
             if declared is not None and declared.shape and len(same) < PER_INPUT and looked_at:
                 found.append((case, name))
     return found

@@ -3,7 +3,6 @@ of x that share a launch, values that are not finite."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from cuda_rig import backend, needs_cuda, thinned
 from riverrun.backends.harness import outline, run_case

@@ -134,10 +134,9 @@ def rowwise_inputs(case: BoundCase) -> list[int]:
     """The inputs that axis 0 of the outputs runs along."""
     n, first = infer(case)[0].shape[0], case.inputs[0]
     assert first is not None
-    names = [d.strip("?*") for d in case.op.inputs]
     return [
         i
-        for i, (name, d) in enumerate(zip(names, case.inputs, strict=True))
+        for i, (name, d) in enumerate(zip(case.names, case.inputs, strict=True))
         if d is not None
         and d.shape[:1] == (n,)
         and name not in case.op.constants

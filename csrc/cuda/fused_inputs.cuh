@@ -1,0 +1,232 @@
+// What fused products multiply, made from their inputs and written as step products take it.
+//
+// A warp makes 256 values of a row at a time, each lane eight neighbours of them. What is computed
+// of a row, and in which order, depends on its width alone.
+#pragma once
+
+#include "activation.cuh"
+#include "rows.cuh"
+#include "step_x.cuh"
+
+namespace {
+
+// Eight floats from any address of one on.
+__device__ inline void load_eight(const float* from, float (&v)[8]) {
+  if (reinterpret_cast<uintptr_t>(from) % sizeof(float4) != 0) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) v[i] = from[i];
+    return;
+  }
+  const float4 a = *reinterpret_cast<const float4*>(from);
+  const float4 b = *reinterpret_cast<const float4*>(from + 4);
+  v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
+  v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+}
+
+// To an address that 16 divides.
+__device__ inline void store_eight(float* to, const float (&v)[8]) {
+  reinterpret_cast<float4*>(to)[0] = make_float4(v[0], v[1], v[2], v[3]);
+  reinterpret_cast<float4*>(to)[1] = make_float4(v[4], v[5], v[6], v[7]);
+}
+
+// A row of K values that are heads of `width` each, `pitch` bytes apart.
+struct HeadRow {
+  const char* data;
+  int64_t pitch;
+  int width;
+
+  __device__ const float* at(int64_t value) const {
+    const int64_t h = value / width;
+    return reinterpret_cast<const float*>(data + h * pitch) + (value - h * width);
+  }
+};
+
+// [N, K], a head a row, or [N, heads, width].
+struct HeadRows {
+  HeadRow first;
+  int64_t pitch;  // bytes from row to row
+
+  __device__ HeadRow row(int64_t r) const {
+    return {first.data + r * pitch, first.pitch, first.width};
+  }
+};
+
+[[maybe_unused]] inline HeadRows head_rows(const rr_tensor& t) {
+  const int64_t pitch = t.rank > 2 ? t.strides[1] : 0;
+  const int width = static_cast<int>(t.shape[t.rank - 1]);
+  return {{static_cast<const char*>(t.data), pitch, width}, t.strides[0]};
+}
+
+// Whether head_rows can read t in eights: [N, K], or [N, heads, a multiple of 8].
+[[maybe_unused]] inline bool in_heads(const rr_tensor& t) {
+  if (t.dtype != RR_F32 || t.rank < 2 || t.rank > 3 || !dense_tail(t, 1)) return false;
+  return t.shape[t.rank - 1] % 8 == 0 && t.shape[t.rank - 1] <= INT32_MAX;
+}
+
+// 1 / sqrt(mean of squares + eps) of `width` values with this sum of squares; false where floats
+// are too small for them.
+struct RmsFactor {
+  int64_t width;
+  double eps;
+
+  template <typename T>
+  __device__ bool operator()(T sum, T& factor) const {
+    const T root = sqrt_of(sum / static_cast<T>(width) + static_cast<T>(eps));
+    factor = T(1) / root;
+    return sizeof(T) > sizeof(float) || (sum <= T(1e37) && root >= T(1e-15));
+  }
+
+ private:
+  static __device__ float sqrt_of(float x) { return sqrtf(x); }
+  static __device__ double sqrt_of(double x) { return sqrt(x); }
+};
+
+template <typename T>
+__device__ inline T squares_of(const float (&v)[8]) {
+  T sum = 0;
+#pragma unroll
+  for (float value : v) sum += static_cast<T>(value) * static_cast<T>(value);
+  return sum;
+}
+
+// v times factor, then times w.
+template <typename T>
+__device__ inline void scale_eight(float (&v)[8], T factor, const float (&w)[8]) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) v[i] = static_cast<float>(static_cast<T>(v[i]) * factor) * w[i];
+}
+
+// Values of a thread's blocks of 256 of a row of so many: warp w has blocks w, w + warps, ..
+template <int warps, int most>
+__device__ inline void load_blocks(const float* from, int64_t blocks, float (&v)[most][8]) {
+#pragma unroll
+  for (int i = 0; i < most; ++i) {
+    const int64_t block = threadIdx.x / kWarp + i * warps;
+    if (block < blocks) load_eight(from + block * kStepBlock + 8 * (threadIdx.x % kWarp), v[i]);
+  }
+}
+
+// The factor of a row that lies in blocks as above: block after block, whatever the warps. sums:
+// shared, of as many T as there are blocks.
+template <int warps, int most, typename T>
+__device__ inline bool row_factor(const float (&v)[most][8], int64_t blocks, const RmsFactor& of,
+                                  T* sums, T& factor) {
+#pragma unroll
+  for (int i = 0; i < most; ++i) {
+    const int64_t block = threadIdx.x / kWarp + i * warps;
+    if (block >= blocks) break;
+    T sum = squares_of<T>(v[i]);
+    for (int step = kWarp / 2; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
+    if (threadIdx.x % kWarp == 0) sums[block] = sum;
+  }
+  __syncthreads();
+  T total = 0;
+  for (int64_t block = 0; block < blocks; ++block) total += sums[block];
+  return of(total, factor);
+}
+
+constexpr int kMostNormBlocks = 64;
+
+struct NormSums {
+  float narrow[kMostNormBlocks];
+  double wide[kMostNormBlocks];
+};
+
+struct NormRow {
+  const float *x, *delta;  // delta: null for none
+  float* sum;              // where x + delta goes, or null
+  int64_t blocks;          // of 256 values
+  RmsFactor factor;
+};
+
+// x + delta, normalised and times weight, by all threads of a block, as row `row` of `out`.
+template <int warps, int most>
+__device__ inline void write_norm_row(const NormRow& in, const float (&weight)[most][8],
+                                      unsigned char* out, int64_t row, NormSums& sums) {
+  float v[most][8] = {};
+  load_blocks<warps, most>(in.x, in.blocks, v);
+  if (in.delta) {
+    float delta[most][8];
+    load_blocks<warps, most>(in.delta, in.blocks, delta);
+#pragma unroll
+    for (int i = 0; i < most; ++i) {
+      const int64_t block = threadIdx.x / kWarp + i * warps;
+      if (block >= in.blocks) break;
+#pragma unroll
+      for (int k = 0; k < 8; ++k) v[i][k] += delta[i][k];
+      if (in.sum) store_eight(in.sum + block * kStepBlock + 8 * (threadIdx.x % kWarp), v[i]);
+    }
+  }
+  float factor;
+  double wide = 0.0;
+  const bool small = row_factor<warps, most>(v, in.blocks, in.factor, sums.narrow, factor);
+  if (!small) row_factor<warps, most>(v, in.blocks, in.factor, sums.wide, wide);
+#pragma unroll
+  for (int i = 0; i < most; ++i) {
+    const int64_t block = threadIdx.x / kWarp + i * warps;
+    if (block >= in.blocks) break;
+    if (small)
+      scale_eight(v[i], factor, weight[i]);
+    else
+      scale_eight(v[i], wide, weight[i]);
+    write_step_x(out, in.blocks, row, block, v[i]);
+  }
+}
+
+enum class Act { kSilu, kGelu, kSigmoid };
+
+__device__ inline float gated(Act act, float gate, float up) {
+  if (act == Act::kSilu) return silu(gate) * up;
+  if (act == Act::kGelu) return gelu(gate) * up;
+  return up * sigmoid(gate);
+}
+
+// This lane's eight of a block of 256 values.
+__device__ inline void glu_block(Act act, const HeadRow& gate, const HeadRow& up, int64_t block,
+                                 float (&v)[8]) {
+  const int64_t at = block * kStepBlock + threadIdx.x % kWarp * 8;
+  float other[8];
+  load_eight(gate.at(at), v);
+  load_eight(up.at(at), other);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) v[i] = gated(act, v[i], other[i]);
+}
+
+// The factor of a head of which `lanes` neighbouring lanes have eight values each.
+template <typename T>
+__device__ inline bool head_factor(const float (&v)[8], int lanes, const RmsFactor& of, T& factor) {
+  T sum = squares_of<T>(v);
+  for (int step = lanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
+  return of(sum, factor);
+}
+
+// The same of silu(gate) * rms_norm(x) * weight; heads of 8 to 256 values, a power of two.
+__device__ inline void gated_norm_block(const HeadRow& x, const HeadRow& gate, const float* weight,
+                                        double eps, int64_t block, float (&v)[8]) {
+  const int64_t at = block * kStepBlock + threadIdx.x % kWarp * 8;
+  float other[8], w[8];
+  load_eight(x.at(at), v);
+  load_eight(gate.at(at), other);
+  load_eight(weight + at % x.width, w);
+  const RmsFactor of = {x.width, eps};
+  float factor;
+  double wide = 0.0;
+  const bool small = head_factor(v, x.width / 8, of, factor);
+  if (!__all_sync(kAllLanes, small)) head_factor(v, x.width / 8, of, wide);
+  if (small)
+    scale_eight(v, factor, w);
+  else
+    scale_eight(v, wide, w);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) v[i] = silu(other[i]) * v[i];
+}
+
+// Lets the next kernel start at once: a grid of short blocks that all run together leaves room for
+// it. It may fetch weights while this one works.
+__device__ inline void release_short_grid() {
+#if !defined(RR_EMULATE) && __CUDA_ARCH__ >= 900
+  if (gridDim.x <= 1024) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+}  // namespace

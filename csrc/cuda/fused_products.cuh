@@ -1,0 +1,84 @@
+// What the kernels of fused products share: the products at the end of a node's inputs, as one
+// launch, with what they multiply in the workspace.
+#pragma once
+
+#include "kernel.cuh"
+#include "step_products.hpp"
+#include "step_x.cuh"
+
+namespace {
+
+constexpr int64_t kMostFusedRows = 1 << 24;
+// With more rows other products are faster, where rows need not be exact.
+constexpr int64_t kFewFusedRows = 64;
+
+// Weights from input `first` on.
+[[maybe_unused]] inline int supports_products(const rr_node* node, uint32_t first, char* why,
+                                              size_t size) {
+  const rr_tensor& y = node->outputs[0];
+  const uint32_t count = node->n_inputs - first;
+  if (count > riverrun::kMostStepWeights) return refuse(why, size, "more than 8 weights");
+  for (uint32_t i = first; i < node->n_inputs; ++i)
+    if (!riverrun::step_takes(node->inputs[i], why, size)) return 0;
+  if (y.dtype != RR_F32 || y.rank != 2 || !dense_tail(y, 1))
+    return refuse(why, size, "y needs dense f32 rows");
+  if (y.shape[0] > kMostFusedRows) return refuse(why, size, "too large");
+  return 1;
+}
+
+[[maybe_unused]] inline int few_rows(const rr_node* node, char* why, size_t size) {
+  if (node->outputs[0].shape[0] <= kFewFusedRows) return 1;
+  return refuse(why, size, "too many rows for products of a step");
+}
+
+[[maybe_unused]] inline int64_t fused_width(const rr_node* node) {
+  return node->inputs[node->n_inputs - 1].shape[1];
+}
+
+// Whether blocks make the one row that there is by themselves.
+[[maybe_unused]] inline bool makes_own(const rr_node* node) {
+  return node->outputs[0].shape[0] == 1 && numel(node->outputs[0]) > 0 &&
+         fused_width(node) <= riverrun::kMostOwnBlocks * kStepBlock;
+}
+
+[[maybe_unused]] inline size_t fused_workspace(const rr_node* node, int32_t) {
+  const int64_t rows = node->outputs[0].shape[0];
+  const int64_t copies = makes_own(node) ? riverrun::most_step_blocks() : 1;
+  return static_cast<size_t>(copies * step_x_bytes(rows, fused_width(node)));
+}
+
+// The products with the weights from input `first` on, beside each other. prologue: what makes x,
+// where that is not in the workspace.
+[[maybe_unused]] inline void launch_products(const rr_node* node, const rr_exec* exec,
+                                             uint32_t first, riverrun::StepPrologue prologue = {}) {
+  const rr_tensor& y = node->outputs[0];
+  const int64_t row = y.shape[0] > 1 ? y.strides[0] / 4 : y.shape[1];
+  riverrun::StepProduct products[riverrun::kMostStepWeights];
+  int count = 0;
+  float* to = data<float>(y);
+  for (uint32_t i = first; i < node->n_inputs; ++i) {
+    products[count++] = {&node->inputs[i], to, row};
+    to += node->inputs[i].shape[0];
+  }
+  if (prologue.makes != riverrun::StepMakes::kNothing)
+    prologue.own_bytes = step_x_bytes(1, fused_width(node));
+  riverrun::launch_step_products(exec, products, count, exec->workspace, y.shape[0],
+                                 fused_width(node), prologue);
+}
+
+[[maybe_unused]] inline bool dense_rows(const rr_tensor& t) {
+  return t.dtype == RR_F32 && dense_tail(t, 1);
+}
+
+}  // namespace
+
+// As RR_CUDA_KERNEL, twice: what always can, and what is chosen before products of prompts where
+// there are few rows.
+#define RR_FUSED_KERNEL(id, op, supports, run)                                        \
+  namespace {                                                                         \
+  int id##_few(const rr_node* node, char* why, size_t size) {                         \
+    return few_rows(node, why, size) && supports(node, why, size);                    \
+  }                                                                                   \
+  }                                                                                   \
+  RR_CUDA_KERNEL(id, RR_ROW_EXACT, op, "step", "", 5, supports, fused_workspace, run) \
+  RR_CUDA_KERNEL(id##_of_few, RR_ROW_EXACT, op, "step", "", 15, id##_few, fused_workspace, run)

@@ -1,0 +1,143 @@
+// glu_mul_mat and gated_norm_mul_mat: a launch writes what is multiplied, another has the product.
+#include "fused_inputs.cuh"
+#include "fused_products.cuh"
+
+namespace {
+
+constexpr int kFusedThreads = 128;
+
+// The row and the block of 256 values of this warp; false beyond the last.
+struct OwnBlock {
+  int64_t row, block;
+
+  __device__ bool find(int64_t rows, int64_t blocks) {
+    const int64_t at = int64_t{blockIdx.x} * (kFusedThreads / kWarp) + threadIdx.x / kWarp;
+    row = at / blocks;
+    block = at - row * blocks;
+    return row < rows;
+  }
+};
+
+struct GluInput {
+  Act act;
+  HeadRows gate, up;
+  unsigned char* out;
+  int64_t rows, blocks;
+};
+
+__global__ void __launch_bounds__(kFusedThreads) glu_step_x(GluInput in) {
+  release_short_grid();
+  await_grid();
+  OwnBlock own;
+  if (!own.find(in.rows, in.blocks)) return;
+  float v[8];
+  glu_block(in.act, in.gate.row(own.row), in.up.row(own.row), own.block, v);
+  write_step_x(in.out, in.blocks, own.row, own.block, v);
+}
+
+struct GatedNormInput {
+  HeadRows x, gate;
+  const float* weight;
+  double eps;
+  unsigned char* out;
+  int64_t rows, blocks;
+};
+
+__global__ void __launch_bounds__(kFusedThreads) gated_norm_step_x(GatedNormInput in) {
+  release_short_grid();
+  await_grid();
+  OwnBlock own;
+  if (!own.find(in.rows, in.blocks)) return;
+  float v[8];
+  gated_norm_block(in.x.row(own.row), in.gate.row(own.row), in.weight, in.eps, own.block, v);
+  write_step_x(in.out, in.blocks, own.row, own.block, v);
+}
+
+int supports_glu(const rr_node* node, char* why, size_t size) {
+  if (!in_heads(node->inputs[0]) || !in_heads(node->inputs[1]))
+    return refuse(why, size, "gate and up need to be f32 rows of a multiple of 8 values");
+  if (!attr_is(node, "act", "silu") && !attr_is(node, "act", "gelu") &&
+      !attr_is(node, "act", "sigmoid"))
+    return refuse(why, size, "act needs to be silu, gelu or sigmoid");
+  return supports_products(node, 2, why, size);
+}
+
+dim3 block_grid(int64_t rows, int64_t blocks) {
+  return dim3(static_cast<unsigned>(blocks_for(rows * blocks, kFusedThreads / kWarp)));
+}
+
+// A prologue that makes a row of heads.
+riverrun::StepPrologue own_heads(riverrun::StepMakes makes, const rr_tensor& first,
+                                 const rr_tensor& second) {
+  riverrun::StepPrologue own;
+  own.makes = makes;
+  const HeadRow a = head_rows(first).first, b = head_rows(second).first;
+  own.first = reinterpret_cast<const float*>(a.data);
+  own.first_width = a.width;
+  own.first_pitch = a.pitch;
+  own.second = reinterpret_cast<const float*>(b.data);
+  own.second_width = b.width;
+  own.second_pitch = b.pitch;
+  return own;
+}
+
+Act act_of(const rr_node* node) {
+  if (attr_is(node, "act", "silu")) return Act::kSilu;
+  return attr_is(node, "act", "gelu") ? Act::kGelu : Act::kSigmoid;
+}
+
+void run_glu(const rr_node* node, const rr_exec* exec) {
+  if (numel(node->outputs[0]) == 0) return;
+  const int64_t rows = node->outputs[0].shape[0], blocks = fused_width(node) / kStepBlock;
+  if (makes_own(node)) {
+    const Act act = act_of(node);
+    const auto makes = act == Act::kSilu   ? riverrun::StepMakes::kSilu
+                       : act == Act::kGelu ? riverrun::StepMakes::kGelu
+                                           : riverrun::StepMakes::kSigmoid;
+    return launch_products(node, exec, 2, own_heads(makes, node->inputs[0], node->inputs[1]));
+  }
+  const GluInput in = {act_of(node),
+                       head_rows(node->inputs[0]),
+                       head_rows(node->inputs[1]),
+                       static_cast<unsigned char*>(exec->workspace),
+                       rows,
+                       blocks};
+  RR_LAUNCH(exec, glu_step_x, block_grid(rows, blocks), kFusedThreads, 0, in);
+  launch_products(node, exec, 2);
+}
+
+int supports_gated_norm(const rr_node* node, char* why, size_t size) {
+  const int64_t width = node->inputs[0].shape[2];
+  if (!in_heads(node->inputs[0]) || !in_heads(node->inputs[2]))
+    return refuse(why, size, "x and gate need to be f32 heads of a multiple of 8 values");
+  if (width > kStepBlock || (width & (width - 1)) != 0)
+    return refuse(why, size, "heads need to have 8, 16, .. or 256 values");
+  if (!dense(node->inputs[1])) return refuse(why, size, "weight needs to be dense");
+  return supports_products(node, 3, why, size);
+}
+
+void run_gated_norm(const rr_node* node, const rr_exec* exec) {
+  if (numel(node->outputs[0]) == 0) return;
+  const int64_t rows = node->outputs[0].shape[0], blocks = fused_width(node) / kStepBlock;
+  if (makes_own(node)) {
+    riverrun::StepPrologue own =
+        own_heads(riverrun::StepMakes::kGatedNorm, node->inputs[0], node->inputs[2]);
+    own.weight = data<const float>(node->inputs[1]);
+    own.eps = attr_float(node, "eps", 0.0);
+    return launch_products(node, exec, 3, own);
+  }
+  const GatedNormInput in = {head_rows(node->inputs[0]),
+                             head_rows(node->inputs[2]),
+                             data<const float>(node->inputs[1]),
+                             attr_float(node, "eps", 0.0),
+                             static_cast<unsigned char*>(exec->workspace),
+                             rows,
+                             blocks};
+  RR_LAUNCH(exec, gated_norm_step_x, block_grid(rows, blocks), kFusedThreads, 0, in);
+  launch_products(node, exec, 3);
+}
+
+}  // namespace
+
+RR_FUSED_KERNEL(glu_mul_mat, "glu_mul_mat", supports_glu, run_glu)
+RR_FUSED_KERNEL(gated_norm_mul_mat, "gated_norm_mul_mat", supports_gated_norm, run_gated_norm)

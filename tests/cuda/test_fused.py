@@ -1,0 +1,76 @@
+"""Fused products on cards: the same bits for any number of rows, fewer launches, and results that
+differ from those of the parts by roundings."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import riverrun as rr
+from cuda_rig import needs_cuda
+from riverrun.backends.cpu_blocks import BlockRecoder
+from riverrun.backends.native import FUSE
+from riverrun.models.quantizing import find_mix
+from riverrun.models.step import StepShape
+from riverrun.models.synth import SHAPES, synthesize
+
+pytestmark = needs_cuda
+PROMPT, DRAFTS = [5, 77, 1500, 3000, 9], [3, 1, 4, 1500, 77, 2]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny hybrid model whose products all have kernels for fused nodes."""
+    path, tiny = tmp_path_factory.mktemp("fused") / "tiny.gguf", SHAPES["tiny"]
+    heads = {"ssm.time_step_rank": 16, "ssm.inner_size": 16 * 32}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(SHAPES, "fused", replace(tiny, keys=tiny.keys | heads))
+        synthesize("fused", find_mix("Q4_K_M"), path, BlockRecoder(1))
+    return path
+
+
+def opened(file: Path, monkeypatch: pytest.MonkeyPatch, fuses: bool) -> rr.Model:
+    monkeypatch.setenv(FUSE, "1" if fuses else "0")
+    return rr.load(file, device="cuda")
+
+
+def decoded(model: rr.Model) -> np.ndarray:
+    """Logits [tokens, vocabulary] of decoding one by one."""
+    session = model.session(64, n_rs_seq=8)
+    session.prefill(PROMPT)
+    return np.stack([session.decode(token).copy() for token in DRAFTS])
+
+
+@pytest.mark.parametrize("rows", [2, len(DRAFTS)])
+def test_drafts_have_the_bits_of_single_tokens(
+    file: Path, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = opened(file, monkeypatch, fuses=True)
+    session = model.session(64, n_rs_seq=8)
+    session.prefill(PROMPT)
+    logits = session.verify([(0, DRAFTS[:rows])]).logits
+    assert np.array_equal(logits, decoded(model)[:rows])
+
+
+def test_fused_or_not_is_a_matter_of_rounding(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, parts = (decoded(opened(file, monkeypatch, fuses)) for fuses in (True, False))
+    assert np.abs(ours - parts).max() < 2e-2 * parts.std()
+
+
+def test_a_step_takes_fewer_launches(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    launches, ops = [], []
+    for fuses in (True, False):
+        model = opened(file, monkeypatch, fuses)
+        session = model.session(64)
+        plan = model.plan(StepShape(1, 1, 1), session.sequences.plan.capacity, "step")
+        bound = plan.bind(model.weights, session.pools)
+        launches.append(bound.launches)
+        ops.append(Counter(choice.kernel.op for choice in plan.choices))
+    assert not ops[0].keys() & {"mul_mat", "swiglu"}
+    assert ops[1].keys().isdisjoint({"mul_mats", "norm_mul_mats", "glu_mul_mat"})
+    # Of a layer: two norms with products, what mixes tokens in two or three, two more products.
+    blocks = 8
+    assert launches[0] is not None and launches[0] <= 7 * blocks and launches[1] > 20 * blocks
