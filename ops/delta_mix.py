@@ -122,6 +122,7 @@ class DeltaMix(GatedDeltaNet):
         yield _case(2, 32, 40, scale=0.5)
         yield _case(2, 32, 0, 0, keep=3, pad=3)
         yield _case(3, 1, 4)
+        yield _case(2, 32, 3, 2, repeat=2, gap=3)
         yield _case(2, 300, 2)
         yield _case(2, 64, 70, dt=(20.0, 40.0), note="forgetful")
         yield _case(2, 64, 70, dt=(-40.0, -20.0), note="retentive")
