@@ -47,7 +47,8 @@ def run_report(
     Rows of "results" are those of `Bench.measure`; with peers each has their rows under "peers",
     by name, with "ratio", our rate over theirs; those of the first one are "peer" and "ratio" as
     well. "memory": the rate at which all threads read as many bytes, or what copies on a card move,
-    and what decoding reads and reaches of it. Raises RequestError for a context that is too small,
+    and what decoding reads and reaches of it. "launches": of kernels, by a pass of one token on a
+    card, else None. Raises RequestError for a context that is too small,
     BackendError for a peer that does not run."""
     context = n_ctx or max(test.context for test in tests)
     threads = model.backend.threads or 1
@@ -71,6 +72,7 @@ def run_report(
         "peers": list(peers),
         "results": results,
         "memory": _memory(bench.weight_bytes(), model.backend, results),
+        "launches": bench.launches(),
     }
 
 
@@ -183,11 +185,11 @@ def _below(report: Report) -> list[str]:
             f"decoding reads {memory['weight_bytes_per_token'] / 1e6:.1f} MB of weights a token: "
             f"{memory['decode_gb_s']:.1f} GB/s, {memory['decode_percent_of_read']:.0f} % of that"
         )
+    if report["launches"] is not None:
+        lines.append(f"a pass of one token launches {report['launches']} kernels")
     for row in report["results"]:
         if "decode_overhead_us" in row:
             lines.append(f"outside the plan {row['decode_overhead_us']:.0f} us a token")
-        if "launches" in row:
-            lines.append(f"a step launches {row['launches']} kernels")
     return lines
 
 

@@ -98,8 +98,7 @@ class Bench:
 
     def measure(self, test: Workload, repetitions: int) -> dict[str, Any]:
         """A row of results: rates (t_s_*), their spread, and ms_median, the time of a pass; for
-        decoding that of one token, with decode_overhead_us, the part of it outside the plan, and on
-        cards launches, the kernels of a step."""
+        decoding that of one token, with decode_overhead_us, the part of it outside the plan."""
         run = self._decode if test.name == "decode" else self._pass
         return {"test": test.name, "n": test.n, "kind": test.kind, **run(test, repetitions)}
 
@@ -139,19 +138,17 @@ class Bench:
             **times.rates(test.n),
             "ms_median": 1e3 * times.median / test.n,
             "decode_overhead_us": 1e6 * statistics.median(overheads[test.n :]),
-            **self._launches(),
         }
-
-    def _launches(self) -> dict[str, int]:
-        """How many kernels a step of one token launches, where that is counted."""
-        assert isinstance(self.session.runner, TimedRunner)
-        launches = self.session.runner.single.launches
-        return {} if launches is None else {"launches": launches}
 
     def weight_bytes(self) -> int:
         """Bytes of weights, as they lie in the file, that evaluating one token reads."""
         shape = StepShape(1, 1, 1)
         return weight_bytes(self.model.plan(shape, self.session.plan.capacity, "step"))
+
+    def launches(self) -> int | None:
+        """How many kernels a pass of one token launches; None where that is not counted."""
+        assert isinstance(self.session.runner, TimedRunner)
+        return self.session.runner.single.launches
 
 
 def weight_bytes(plan: Plan) -> int:
