@@ -47,8 +47,7 @@ def run_report(
     Rows of "results" are those of `Bench.measure`; with peers each has their rows under "peers",
     by name, with "ratio", our rate over theirs; those of the first one are "peer" and "ratio" as
     well. "memory": the rate at which all threads read as many bytes, or what copies on a card move,
-    and what decoding reads and reaches of it. "launches": of kernels, by a pass of one token on a
-    card, else None. Raises RequestError for a context that is too small,
+    and what decoding reads and reaches of it. Raises RequestError for a context that is too small,
     BackendError for a peer that does not run."""
     context = n_ctx or max(test.context for test in tests)
     threads = model.backend.threads or 1
@@ -72,7 +71,7 @@ def run_report(
         "peers": list(peers),
         "results": results,
         "memory": _memory(bench.weight_bytes(), model.backend, results),
-        "launches": bench.launches(),
+        **_launches(bench),
     }
 
 
@@ -150,6 +149,12 @@ def _others(
     return {"peers": rows, "peer": first, "ratio": first["ratio"]}
 
 
+def _launches(bench: Bench) -> dict[str, int]:
+    """How many kernels a pass of one token launches, where that is counted: on cards."""
+    launches = bench.launches()
+    return {} if launches is None else {"launches": launches}
+
+
 def _memory(weight_bytes: int, backend: Backend, results: list[dict[str, Any]]) -> dict[str, Any]:
     limit = backend.copy_rate() or read_bandwidth(backend.threads or 1, weight_bytes)
     memory: dict[str, Any] = {"read_gb_s": limit / 1e9, "weight_bytes_per_token": weight_bytes}
@@ -185,7 +190,7 @@ def _below(report: Report) -> list[str]:
             f"decoding reads {memory['weight_bytes_per_token'] / 1e6:.1f} MB of weights a token: "
             f"{memory['decode_gb_s']:.1f} GB/s, {memory['decode_percent_of_read']:.0f} % of that"
         )
-    if report["launches"] is not None:
+    if "launches" in report:
         lines.append(f"a pass of one token launches {report['launches']} kernels")
     for row in report["results"]:
         if "decode_overhead_us" in row:
