@@ -190,11 +190,11 @@ def _below(report: Report) -> list[str]:
             f"decoding reads {memory['weight_bytes_per_token'] / 1e6:.1f} MB of weights a token: "
             f"{memory['decode_gb_s']:.1f} GB/s, {memory['decode_percent_of_read']:.0f} % of that"
         )
-    if "launches" in report:
-        lines.append(f"a pass of one token launches {report['launches']} kernels")
     for row in report["results"]:
         if "decode_overhead_us" in row:
             lines.append(f"outside the plan {row['decode_overhead_us']:.0f} us a token")
+    if "launches" in report:
+        lines.append(f"a pass of one token launches {report['launches']} kernels")
     return lines
 
 
