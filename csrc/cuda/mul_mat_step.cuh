@@ -334,8 +334,24 @@ inline void launch_step(const rr_exec* exec, StepJob& job) {
             static_cast<size_t>(shared), job);
 }
 
-#define RR_STEP_TYPES                                                                           \
-  RR_Q4_K, RR_Q5_K, RR_Q6_K, RR_Q8_0, RR_Q4_0, RR_Q4_1, RR_Q5_0, RR_Q5_1, RR_IQ4_NL, RR_IQ4_XS, \
-      RR_MXFP4
+// Types that models mix.
+#define RR_STEP_MIXED RR_Q4_K, RR_Q5_K, RR_Q6_K, RR_Q8_0
+#define RR_STEP_TYPES \
+  RR_STEP_MIXED, RR_Q4_0, RR_Q4_1, RR_Q5_0, RR_Q5_1, RR_IQ4_NL, RR_IQ4_XS, RR_MXFP4
+
+template <uint32_t... dtypes>
+inline bool all_of(const StepJob& job) {
+  bool all = true;
+  for (int i = 0; i < job.count; ++i) all = all && (... || (job.weights[i].dtype == dtypes));
+  return all;
+}
+
+// The kernel for weights of one type if there is but one: the more types, the slower its code.
+template <class Shape, uint32_t... dtypes>
+inline void launch_step_alone(const rr_exec* exec, StepJob& job) {
+  if ((... || (all_of<dtypes>(job) && (launch_step<Shape, dtypes>(exec, job), true)))) return;
+  if (all_of<RR_STEP_MIXED>(job)) return launch_step<Shape, RR_STEP_MIXED>(exec, job);
+  launch_step<Shape, dtypes...>(exec, job);
+}
 
 }  // namespace
