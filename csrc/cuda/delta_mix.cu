@@ -1,7 +1,5 @@
 // delta_mix: gated_delta_net whose operands get their norms and functions on the way from memory,
-// with the arithmetic of the ops that op delta_mix is made of. Lanes that share rows of the state
-// hold a token's query and key in registers and form their lengths there, each group by itself, so
-// that no thread waits for others.
+// with the arithmetic of the ops that op delta_mix is made of: once a block, in shared memory.
 #include "activation.cuh"
 #include "gated_delta_net.cuh"
 #include "row_length.cuh"
@@ -32,16 +30,17 @@ struct Mix {
 template <typename S>
 using Steps = Stage<S, false>;
 
-// A step's decay and beta as they lie in memory.
+// A step's decay and beta as they lie in memory, and what those of a token are made with.
 struct Gates {
-  float decay, beta;
+  float decay, beta, dt, a;
 };
 
 // Starts to bring steps first .. first + n - 1, a group of four values a thread; the last threads
 // bring gates, which they put into the stage when they are there.
 template <typename S>
-__device__ inline Gates fetch_steps(const Task& task, const Work& work, int first, int n,
+__device__ inline Gates fetch_steps(const Mix& mix, const Work& work, int first, int n,
                                     Steps<S>& stage) {
+  const Task& task = mix.rule;
   constexpr int kOfKeys = S::kKeys / 4, kAll = 2 * kOfKeys + (S::kBlockRows + 3) / 4;
   for (int item = threadIdx.x; item < kAll; item += S::kThreads) {
     const bool key = item < kOfKeys, query = !key && item < 2 * kOfKeys;
@@ -59,137 +58,48 @@ __device__ inline Gates fetch_steps(const Task& task, const Work& work, int firs
   const int step = S::kThreads - 1 - static_cast<int>(threadIdx.x);
   if (step >= n) return {};
   const Source from = source_of(task, work, first + step, false);
-  return {*from.decay, from.beta ? *from.beta : 0.0f};
+  return {*from.decay, from.beta ? *from.beta : 0.0f, mix.dt[work.head], mix.a[work.head]};
 }
 
 template <typename S>
-__device__ inline void await_steps(const Gates& gates, int n, Steps<S>& stage) {
+__device__ inline void await_steps(const Work& work, int first, int n, const Gates& gates,
+                                   Steps<S>& stage) {
   const int step = S::kThreads - 1 - static_cast<int>(threadIdx.x);
   async_copy_wait<0>();
   if (step < n) {
-    stage.decay[step] = gates.decay;
-    stage.beta[step] = gates.beta;
+    const bool token = first + step >= work.entries;
+    stage.decay[step] = token ? expf(softplus(gates.decay + gates.dt) * gates.a) : gates.decay;
+    stage.beta[step] = sigmoid(gates.beta);
   }
   __syncthreads();
 }
 
-// The sum of squares over the lanes that share rows, in the order of divide_row's warp: its lane l
-// adds the quads l, l + 32, .., and lanes 16, 8, .. apart are added.
-template <typename S, typename T>
-__device__ inline T sum_squares(const Part<S>& part) {
-  constexpr int kLanes = S::kSpan * S::kQuads < kWarp ? S::kQuads : kWarp / S::kSpan;
-  T sums[kLanes];
-#pragma unroll
-  for (int c = 0; c < S::kQuads; ++c) {
-    const T x = part.quad[c].x, y = part.quad[c].y, z = part.quad[c].z, w = part.quad[c].w;
-    const T squares = (x * x + y * y) + (z * z + w * w);
-    sums[c % kLanes] = c < kLanes ? squares : sums[c % kLanes] + squares;
-  }
-#pragma unroll
-  for (int apart = kLanes / 2; apart > 0; apart /= 2) {
-#pragma unroll
-    for (int l = 0; l < apart; ++l) sums[l] += sums[l + apart];
-  }
-#pragma unroll
-  for (int apart = S::kSpan / 2; apart > 0; apart /= 2)
-    sums[0] += __shfl_xor_sync(kAllLanes, sums[0], apart);
-  return sums[0];
-}
-
-// Divides by the length; false, and nothing is changed, where T's range is too small.
-template <typename T, typename S>
-__device__ inline bool divide_part(Part<S>& part, const EuclideanLength& length) {
-  const T sum = sum_squares<S, T>(part), divisor = length(sum);
-  const bool fits = in_range(sum, divisor);
-  const T factor = T(1) / divisor;
-#pragma unroll
-  for (int c = 0; c < S::kQuads; ++c) {
-    float4& v = part.quad[c];
-    v.x = fits ? static_cast<float>(v.x * factor) : v.x;
-    v.y = fits ? static_cast<float>(v.y * factor) : v.y;
-    v.z = fits ? static_cast<float>(v.z * factor) : v.z;
-    v.w = fits ? static_cast<float>(v.w * factor) : v.w;
-  }
-  return fits;
-}
-
-// All lanes of a warp take part, for it is rows of one head that they share.
+// Divides the queries and keys of staged tokens by their lengths, a warp a row.
 template <typename S>
-__device__ inline void normalise(Part<S>& part, const EuclideanLength& length) {
-  if (!divide_part<float>(part, length)) divide_part<double>(part, length);
-}
-
-// What every token of a head's is made with.
-struct Head {
-  float dt, a;
-};
-
-// Logs a token: d by the lanes that have it, its decay by one block of the head, and its key by one
-// of the heads that read it.
-template <typename S>
-__device__ inline void log_step(const Task& task, const Work& work, const StateRows<S>& rows,
-                                int token, const Part<S>& k, const float (&d)[S::kRows],
-                                float decay) {
-  float* entry = task.all.replay.place(task.all.kept, work.pass, work.b, token);
-  store_values<S>(rows, entry + (task.key_heads + work.head) * task.size + rows.first, d, 1.0f);
-  if (work.row > 0 || threadIdx.x >= S::kSpan) return;
-  if (threadIdx.x == 0) entry[(task.key_heads + task.heads) * task.size + work.head] = decay;
-  if (leads_keys(task, work.head))
-    store_keys<S>(entry + work.key * task.size, k, rows.lane, task.size, task.whole_log);
-}
-
-// Staged step i, a token: number `token` of the sequence.
-template <typename S>
-__device__ inline void run_token(const Mix& mix, const Work& work, const Head& head, int token,
-                                 int i, const Steps<S>& stage, StateRows<S>& rows) {
-  const Task& task = mix.rule;
-  const float* v = &stage.v[i][rows.first - work.row];
-  Part<S> k = load_part<S>(stage.k[i], rows.lane), q = load_part<S>(stage.q[i], rows.lane);
-  const float decay = expf(softplus(stage.decay[i] + head.dt) * head.a);
-  const float beta = sigmoid(stage.beta[i]);
-  normalise(k, mix.length);
-  normalise(q, mix.length);
-  float d[S::kRows];
-#pragma unroll
-  for (int r = 0; r < S::kRows; ++r) {
-    decay_row<S>(rows.m[r], EvenDecay{decay});
-    d[r] = dot_part(rows.m[r], k);
+__device__ inline void normalise(const Mix& mix, int entries, int n, Steps<S>& stage) {
+  for (int i = 2 * entries + threadIdx.x / kWarp; i < 2 * n; i += S::kThreads / kWarp) {
+    float* row = i % 2 ? stage.q[i / 2] : stage.k[i / 2];
+    divide_safely<kWarp>(LengthRow{row, nullptr, row, mix.rule.size}, mix.length);
   }
-  sum_rows<S>(d, rows.out);
-  if (rows.to) store_values<S>(rows, rows.to, rows.out, task.scale);
-#pragma unroll
-  for (int r = 0; r < S::kRows; ++r) {
-    d[r] = beta * (v[r] - d[r]);
-    add_row<S>(rows.m[r], d[r], k);
-    rows.out[r] = dot_part(rows.m[r], q);
-  }
-  rows.to = rows.next;
-  rows.next += task.o.row;
-  if (token >= work.pass.direct) log_step<S>(task, work, rows, token, k, d, decay);
+  __syncthreads();
 }
 
 template <typename S>
 __device__ inline void run_steps(const Mix& mix, const Work& work, Steps<S>* stages) {
   const Task& task = mix.rule;
-  const Head head = {mix.dt[work.head], mix.a[work.head]};
   int n = min(S::kSteps, work.steps);
-  Gates gates = fetch_steps<S>(task, work, 0, n, stages[0]);
+  Gates gates = fetch_steps<S>(mix, work, 0, n, stages[0]);
   StateRows<S> rows = load_rows<S>(task, work);
   for (int first = 0, turn = 0; first < work.steps; first += S::kSteps, turn ^= 1) {
-    const Steps<S>& stage = stages[turn];
-    const int now = n;
-    await_steps<S>(gates, now, stages[turn]);
+    Steps<S>& stage = stages[turn];
+    const int now = n, entries = max(0, min(now, work.entries - first));
+    await_steps<S>(work, first, now, gates, stage);
     n = min(S::kSteps, work.steps - first - S::kSteps);
-    if (n > 0) gates = fetch_steps<S>(task, work, first + S::kSteps, n, stages[turn ^ 1]);
-    for (int i = 0; i < now; ++i) {
-      const int token = first + i - work.entries;
-      if (token < 0) {
-        run_entries<S, false>(task, work, first, i, i + 1, stage, rows);
-        continue;
-      }
-      run_token<S>(mix, work, head, token, i, stage, rows);
-      keep_state(task, work, rows, first + i);
-    }
+    if (n > 0) gates = fetch_steps<S>(mix, work, first + S::kSteps, n, stages[turn ^ 1]);
+    normalise<S>(mix, entries, now, stage);
+    log_operands(task, work, first, stage);
+    run_entries<S, false>(task, work, first, 0, entries, stage, rows);
+    if (entries < now) run_tokens<S, false>(task, work, first, entries, now, stage, rows);
   }
   float none[S::kRows] = {};
   sum_rows<S>(none, rows.out);
