@@ -71,6 +71,7 @@ def run_report(
         "peers": list(peers),
         "results": results,
         "memory": _memory(bench.weight_bytes(), model.backend, results),
+        **_launches(bench),
     }
 
 
@@ -151,6 +152,12 @@ def _others(
     return {"peers": rows, "peer": first, "ratio": first["ratio"]}
 
 
+def _launches(bench: Bench) -> dict[str, int]:
+    """How many kernels a pass of one token launches, where that is counted: on cards."""
+    launches = bench.launches()
+    return {} if launches is None else {"launches": launches}
+
+
 def _memory(weight_bytes: int, backend: Backend, results: list[dict[str, Any]]) -> dict[str, Any]:
     limit = backend.copy_rate() or read_bandwidth(backend.threads or 1, weight_bytes)
     memory: dict[str, Any] = {"read_gb_s": limit / 1e9, "weight_bytes_per_token": weight_bytes}
@@ -194,8 +201,8 @@ def _below(report: Report) -> list[str]:
     for row in report["results"]:
         if "decode_overhead_us" in row:
             lines.append(f"outside the plan {row['decode_overhead_us']:.0f} us a token")
-        if "launches" in row:
-            lines.append(f"a step launches {row['launches']} kernels")
+    if "launches" in report:
+        lines.append(f"a pass of one token launches {report['launches']} kernels")
     return lines
 
 

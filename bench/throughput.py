@@ -137,8 +137,7 @@ class Bench:
         decoding that of one token, with decode_overhead_us, the part of it outside the plan, where
         the host chooses tokens. On a device that runs ahead it decodes as engines do, of kind
         "ahead", and passes with logits of all tokens have t_s_on_device, the rate of the pass when
-        these stay there. The pass of one token has launches, its kernels, where these are
-        counted."""
+        these stay there."""
         head = {"test": test.name, "n": test.n, "kind": test.kind, "label": test.label}
         if test.name == "decode":
             head |= {"depth": test.depth, "cache_type": test.cache_type}
@@ -168,8 +167,6 @@ class Bench:
         found = {**times.rates(test.n), "ms_median": 1e3 * times.median}
         if self.model.backend.runs_ahead and test.kind == "step":
             found["t_s_on_device"] = test.n / self._on_device(test.n, repetitions).median
-        if test.kind == "step" and test.n == 1:
-            found |= self._launches()
         return found
 
     def _on_device(self, n: int, repetitions: int) -> Times:
@@ -205,16 +202,15 @@ class Bench:
             "decode_overhead_us": 1e6 * statistics.median(overheads[test.n :]),
         }
 
-    def _launches(self) -> dict[str, int]:
-        """How many kernels a step of one token launches, where that is counted."""
-        assert isinstance(self.session.runner, TimedRunner)
-        launches = self.session.runner.single.launches
-        return {} if launches is None else {"launches": launches}
-
     def weight_bytes(self) -> int:
         """Bytes of weights, as they lie in the file, that evaluating one token reads."""
         shape = StepShape(1, 1, 1)
         return weight_bytes(self.model.plan(shape, self.session.plan.capacity, "step"))
+
+    def launches(self) -> int | None:
+        """How many kernels a pass of one token launches; None where that is not counted."""
+        assert isinstance(self.session.runner, TimedRunner)
+        return self.session.runner.single.launches
 
 
 def weight_bytes(plan: Plan) -> int:

@@ -164,6 +164,7 @@ class AttentionPrepare(Rotary):
             yield _case("f32", style, 9, 9, 128, (6,) * 2, norm=True, values=64)
             yield _case("q8_0", style, 5, 3, 128, (6, 3, -1), norm=True, gap=32)
         yield _case("f32", "neox", 3, 1, 37, (4, 2), n_rot=22, norm=True)
+        yield _case("f16", "neox", 3, 1, 64, (4, 2), norm=True, gap=5)
         yield _case("f32", "norm", 1, 1, 2, (0,), norm=True)
         yield _case("f16", "neox", 2, 1, 512, (3, 4), norm=True)
         yield _case("f16", "neox", 2, 1, 64, (-1, -1), note="all negative")

@@ -71,7 +71,7 @@ class DeltaMix(GatedDeltaNet):
         beta: np.ndarray,
         *rest: np.ndarray | None,
     ) -> tuple[np.ndarray, ...]:
-        dt, a, *memory = rest
+        (dt, a), memory = (x for x in rest[:2] if x is not None), rest[2:]
         with np.errstate(over="ignore"):
             g = softplus((alpha + dt).astype(np.float64)).astype(np.float32) * a
             strength = sigmoid(beta.astype(np.float64)).astype(np.float32)
@@ -85,11 +85,8 @@ class DeltaMix(GatedDeltaNet):
         dt, a, *memory = rest
         q, k = (graph.l2_norm(x, eps=self.eps, form="add") for x in (q, k))
         g = graph.mul(graph.softplus(graph.add(alpha, dt)), a)
-        rule = {"heads": self.heads, "scale": self.scale}
-        made: tuple[Value, ...] = graph.gated_delta_net(
-            q, k, v, g, graph.sigmoid(beta), *memory, **rule
-        )
-        return made
+        rule = make_op("gated_delta_net", {"heads": self.heads, "scale": self.scale})
+        return graph.apply(rule, (q, k, v, g, graph.sigmoid(beta), *memory)).values
 
     @classmethod
     def fusions(cls, node: Node, uses: Uses) -> Iterable[Fusion]:
@@ -125,6 +122,7 @@ class DeltaMix(GatedDeltaNet):
         yield _case(2, 32, 40, scale=0.5)
         yield _case(2, 32, 0, 0, keep=3, pad=3)
         yield _case(3, 1, 4)
+        yield _case(2, 32, 3, 2, repeat=2, gap=3)
         yield _case(2, 300, 2)
         yield _case(2, 64, 70, dt=(20.0, 40.0), note="forgetful")
         yield _case(2, 64, 70, dt=(-40.0, -20.0), note="retentive")

@@ -10,7 +10,7 @@ from ..graph.builder import Graph
 from ..graph.case import Case
 from ..graph.fusion import Fusion, Uses, maker
 from ..graph.node import Node, Value
-from ..graph.op import register
+from ..graph.op import make_op, register
 from .replay import SITUATIONS, Situation
 from .ssm_conv import SsmConv, conv_case
 from .unary import silu
@@ -31,7 +31,7 @@ class SsmConvSilu(SsmConv):
 
     def expand(self, graph: Graph, x: Value, w: Value, *memory: Value | None) -> tuple[Value, ...]:
         """ssm_conv and silu."""
-        y, *kept = graph.ssm_conv(x, w, *memory)
+        y, *kept = graph.apply(make_op("ssm_conv", {}), (x, w, *memory)).values
         return graph.silu(y), *kept
 
     @classmethod

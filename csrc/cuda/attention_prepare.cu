@@ -57,15 +57,28 @@ struct Task {
   bool early;  // no kernel writes positions, idx or factors
 };
 
-// A block of 32 values from each run of 32. False where one has a value that blocks cannot hold.
+// A block of 32 values from each run of 32, some at a time, so that none waits for another. False
+// where there is a value that blocks cannot hold; then those at hand are left out.
 template <uint32_t dtype>
 __device__ bool store_blocks(const float* row, int size, char* to) {
+  constexpr int kAtOnce = 4;
   bool fits = true;
-#pragma unroll 4
-  for (int e = threadIdx.x % kWarp; e < size; e += kWarp) {
-    const float x = row[e], end = extreme(x);
-    const bool fit = encodes<dtype>(fabsf(end));
-    if (fit) encode<dtype>(x, end, reinterpret_cast<uint8_t*>(to) + e / 32 * Encoded<dtype>::bytes);
+  for (int begin = 0; begin < size; begin += kAtOnce * kWarp) {
+    float x[kAtOnce], end[kAtOnce];
+    bool fit = true;
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int first = begin + i * kWarp;
+      x[i] = first < size ? row[first + threadIdx.x % kWarp] : 0.0f;
+      end[i] = extreme_of<dtype>(x[i]);
+      fit = fit && encodes<dtype>(fabsf(end[i]));
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int first = begin + i * kWarp;
+      uint8_t* block = reinterpret_cast<uint8_t*>(to) + first / 32 * Encoded<dtype>::bytes;
+      if (fit && first < size) encode<dtype>(x[i], end[i], block);
+    }
     fits = fits && fit;
   }
   return fits;

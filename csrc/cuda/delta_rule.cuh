@@ -28,12 +28,10 @@ struct Heads {
 }
 
 // How the rows of a head of S values lie in a block's registers: kSpan lanes share kRows rows, and
-// each of them has kQuads groups of four neighbouring keys, kSpan groups apart. kRaw: operands come
-// before their norms and functions, as op delta_mix has them.
-template <int span, int quads, int rows, bool raw = false>
+// each of them has kQuads groups of four neighbouring keys, kSpan groups apart.
+template <int span, int quads, int rows>
 struct Shape {
   static constexpr int kSpan = span, kQuads = quads, kRows = rows;
-  static constexpr bool kRaw = raw;
   static constexpr int kThreads = 128;
   static constexpr int kKeys = 4 * span * quads;  // S or more
   static constexpr int kBlockRows = kThreads / span * rows;

@@ -38,6 +38,14 @@ __device__ inline float extreme(float x) {
   return x;
 }
 
+// The extreme of the lanes' values, or for blocks that do not ask for its sign its magnitude.
+template <uint32_t dtype>
+__device__ inline float extreme_of(float x) {
+  if (dtype != RR_Q8_0) return extreme(x);
+  const unsigned bits = static_cast<unsigned>(__float_as_int(x)) & 0x7fffffffu;
+  return __int_as_float(static_cast<int>(__reduce_max_sync(kAllLanes, bits)));
+}
+
 // Whether values of this largest magnitude are numbers, and their scale one of f16.
 template <uint32_t dtype>
 __device__ inline bool encodes(float most) {
@@ -80,7 +88,7 @@ __device__ inline void encode_signed(float x, float end, uint8_t* block) {
 }
 
 // Writes one block of Encoded<dtype>::bytes, 2-byte aligned: x is this lane's value, end the
-// extreme of all, for which encodes<dtype>(fabsf(end)) holds.
+// extreme_of all, for which encodes<dtype>(fabsf(end)) holds.
 template <uint32_t dtype>
 __device__ inline void encode(float x, float end, uint8_t* block) {
   if (dtype == RR_Q8_0)

@@ -17,8 +17,8 @@ namespace {
 
 // Two rows' parts of one lane. For each type: kBytes of 256 values, kGrain, the power of two up to
 // 16 that their addresses divide by, kMinima, whether it has minima; load(r, block, t) reads row r
-// (0: g, 1: g + 8) from shared memory, where 16 bytes beyond the block can be read; step(s, a) gives
-// the operand of step s.
+// (0: g, 1: g + 8) from shared memory, where 16 bytes beyond the block can be read; step(s, a)
+// gives the operand of step s.
 template <uint32_t dtype>
 struct Fragment;
 
@@ -51,13 +51,15 @@ struct AffineScales {
   __device__ void load(int r, const unsigned char* block, int t) {
     unsigned head[4];
     read16(block, head);
-    const int at = t % 2 * 16;
-    const unsigned a = head[1] >> at, b = head[2] >> at, c = head[3] >> at;
+    // From sub-block 4 on the lower four bits stand behind, the upper two where those before have
+    // theirs.
     const bool upper = t >= 2;
-    const unsigned s = upper ? (c & 0x0f0fu) | (a >> 2 & 0x3030u) : a & 0x3f3fu;
-    const unsigned m = upper ? (c >> 4 & 0x0f0fu) | (b >> 2 & 0x3030u) : b & 0x3f3fu;
-    const unsigned both =
-        add_pairs(__byte_perm(s, 0x64646464u, 0x4140), pair_of(kMinus1024));
+    const unsigned at = t % 2 * 16, at_top = at + (upper ? 2 : 0), at_low = at + (upper ? 4 : 0);
+    const unsigned s =
+        ((upper ? head[3] : head[1]) >> at & 0x0f0fu) | (head[1] >> at_top & 0x3030u);
+    const unsigned m =
+        ((upper ? head[3] : head[2]) >> at_low & 0x0f0fu) | (head[2] >> at_top & 0x3030u);
+    const unsigned both = add_pairs(__byte_perm(s, 0x64646464u, 0x4140), pair_of(kMinus1024));
     scale[r][0] = low_twice(both);
     scale[r][1] = high_twice(both);
     minima[r] = add_pairs(__byte_perm(m, 0x64646464u, 0x4140), pair_of(kMinus1024));
@@ -113,7 +115,8 @@ struct Fragment<RR_Q5_K> : AffineScales {
     // Bits 2t and 2t + 1 of each byte become bits 4 and 5.
 #pragma unroll
     for (int i = 0; i < 8; ++i)
-      fifth[r][i] = __funnelshift_l(fifth[r][i], fifth[r][i], static_cast<unsigned>(4 - 2 * t) & 31);
+      fifth[r][i] =
+          __funnelshift_l(fifth[r][i], fifth[r][i], static_cast<unsigned>(4 - 2 * t) & 31);
 #pragma unroll
     for (int h = 0; h < 2; ++h) bias[r][h] = multiply_pairs(scale[r][h], pair_of(kMinus1024));
   }
@@ -122,8 +125,8 @@ struct Fragment<RR_Q5_K> : AffineScales {
     const int h = s % 2;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const unsigned codes = (words[r][s / 2] >> 4 * h & 0x0f0f0f0fu) |
-                             (fifth[r][s / 2] >> h & 0x10101010u);
+      const unsigned codes =
+          (words[r][s / 2] >> 4 * h & 0x0f0f0f0fu) | (fifth[r][s / 2] >> h & 0x10101010u);
       a[r] = fma_pairs(even_bytes(codes), scale[r][h], bias[r][h]);
       a[2 + r] = fma_pairs(odd_bytes(codes), scale[r][h], bias[r][h]);
     }
@@ -142,14 +145,21 @@ template <>
 struct Fragment<RR_Q6_K> {
   static constexpr int kBytes = 210, kGrain = 2;
   static constexpr bool kMinima = false;
-  unsigned low[2][16], high[2][8];
-  unsigned scale[2][4];  // of 16 values each, twice
+  unsigned codes[2][2][8];  // of row and sub-block
+  unsigned scale[2][4];     // of 16 values each, twice
   float d[2];
 
   __device__ void load(int r, const unsigned char* block, int t) {
     const unsigned nibble = t % 2 * 4, odd_at = reinterpret_cast<uintptr_t>(block) & 2;
-    read_words(block + 64 * (t / 2), odd_at, nibble, low[r]);
-    read_words(block + 128 + 32 * (t / 2), odd_at, nibble, high[r]);
+    unsigned high[8];
+    read_words(block + 128 + 32 * (t / 2), odd_at, nibble, high);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      read_words(block + 64 * (t / 2) + 32 * h, odd_at, nibble, codes[r][h]);
+#pragma unroll
+      for (int i = 0; i < 8; ++i)
+        codes[r][h][i] = (codes[r][h][i] & 0x0f0f0f0fu) | (high[i] << (4 - 2 * h) & 0x30303030u);
+    }
     unsigned s[1];
     read_words(block + 192 + 4 * t, odd_at, 0, s);
     const unsigned even = add_pairs(even_bytes(s[0] ^ 0x80808080u), pair_of(kMinus1152));
@@ -164,11 +174,8 @@ struct Fragment<RR_Q6_K> {
   __device__ void step(int s, unsigned (&a)[4]) const {
     const int h = s % 2, i = s / 2;
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const unsigned codes =
-          (low[r][8 * h + i] & 0x0f0f0f0fu) | (high[r][i] << (4 - 2 * h) & 0x30303030u);
-      centred(codes, pair_of(kMinus1056), scale[r][2 * h + i / 4], a[r], a[2 + r]);
-    }
+    for (int r = 0; r < 2; ++r)
+      centred(codes[r][h][i], pair_of(kMinus1056), scale[r][2 * h + i / 4], a[r], a[2 + r]);
   }
 };
 

@@ -122,8 +122,7 @@ struct Fragment<RR_Q4_1> : RelativeAffine, Nibbles {
 
   __device__ void step(int s, unsigned (&a)[4]) const {
 #pragma unroll
-    for (int r = 0; r < 2; ++r)
-      scaled(four(r, s), scale[r][s % 2], bias[r][s % 2], a[r], a[2 + r]);
+    for (int r = 0; r < 2; ++r) scaled(four(r, s), scale[r][s % 2], bias[r][s % 2], a[r], a[2 + r]);
   }
 };
 
@@ -279,8 +278,7 @@ struct Fragment<RR_MXFP4> : Listed {
         words[i] = __funnelshift_r(low, high, shift);
         low = high;
       }
-      Listed::set(r, h, words,
-                  make_uint4(0x13121110u, 0x1c181614u, 0x0d0e0f10u, 0x04080a0cu));
+      Listed::set(r, h, words, make_uint4(0x13121110u, 0x1c181614u, 0x0d0e0f10u, 0x04080a0cu));
     }
   }
 

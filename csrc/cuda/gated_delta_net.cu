@@ -3,12 +3,26 @@
 
 namespace {
 
+template <bool kByKey>
+void launch(const rr_exec* exec, const Task& task) {
+  if (task.size <= 32)
+    launch_pass<Shape<8, 1, 1>, kByKey>(exec, task);
+  else if (task.size <= 64)
+    launch_pass<Shape<8, 2, 1>, kByKey>(exec, task);
+  else if (task.size <= 128)
+    launch_pass_128<kByKey>(exec, task);
+  else if (task.size <= 256)
+    launch_pass<Shape<16, 4, 1>, kByKey>(exec, task);
+  else
+    launch_pass<Shape<32, 8, 1>, kByKey>(exec, task);
+}
+
 void run(const rr_node* node, const rr_exec* exec) {
   const Task task = read_task(node, exec);
   if (node->inputs[3].rank == 3)
-    launch<true, false>(exec, task);
+    launch<true>(exec, task);
   else
-    launch<false, false>(exec, task);
+    launch<false>(exec, task);
 }
 
 }  // namespace

@@ -5,9 +5,7 @@
 // prediction, so that the two sums take the time of one.
 #pragma once
 
-#include "activation.cuh"
 #include "delta_rule.cuh"
-#include "row_length.cuh"
 
 namespace {
 
@@ -43,14 +41,10 @@ struct Task {
   Heads q, k, v, o;
   const float *g, *beta;
   int64_t g_row, beta_row;  // floats from token to token
-  const float *dt, *a;      // of raw operands, whose g is alpha
-  double eps;
   int key_heads, heads, size;
   float scale;
   bool tiled;
   bool whole_state, whole_tokens, whole_log;  // rows of keys are aligned for quads
-  bool at_once;                               // all blocks run at the same time
-  unsigned resident;                          // blocks that do
   int chunk;  // sequences of so many tokens that can go in chunks go elsewhere; 0: none does
   Sequences all;
 };
@@ -80,13 +74,8 @@ struct Work {
   int64_t first;  // the row of its first token
 };
 
-__device__ inline Work work_of(const Task& task, int block_rows, unsigned block) {
-  const unsigned slices = (task.size + block_rows - 1) / block_rows;
-  Work work = {};
-  work.row = static_cast<int>(block % slices) * block_rows;
-  work.head = static_cast<int>(block / slices % task.heads);
-  work.b = static_cast<int>(block / slices / task.heads);
-  work.key = key_head(task, work.head);
+__device__ inline Work work_of(const Task& task, int b, int head, int row) {
+  Work work = {b, head, key_head(task, head), row, {}, 0, 0, 0, 0};
   work.pass = task.all.replay.pass(task.all.batch, work.b);
   if (in_chunks(task, work.pass)) work.pass.tokens = work.pass.direct = 0;
   const Pass& pass = work.pass;
@@ -139,9 +128,9 @@ __device__ inline void copy_quad(float* to, const float* from, int left, bool wh
   }
 }
 
-// A step's decay and beta, on the way from memory, and what a raw decay is made with.
+// A step's decay and beta, on the way from memory.
 struct Scalars {
-  float decay, beta, dt, a;
+  float decay, beta;
 };
 
 // Starts to bring steps first .. first + kSteps - 1. What a thread copies here of `by_key`, and the
@@ -169,8 +158,7 @@ __device__ inline Scalars fetch(const Task& task, const Work& work, int first,
   async_copy_commit();
   if (thread >= n) return {};
   const Source from = source_of(task, work, first + thread, kByKey);
-  return {kByKey ? 0.0f : *from.decay, from.beta ? *from.beta : 0.0f,
-          S::kRaw ? task.dt[work.head] : 0.0f, S::kRaw ? task.a[work.head] : 0.0f};
+  return {kByKey ? 0.0f : *from.decay, from.beta ? *from.beta : 0.0f};
 }
 
 // Waits for what this thread fetched, and makes exp(g) of the decays of tokens.
@@ -190,23 +178,8 @@ __device__ inline void arrive(const Task& task, const Work& work, int first, con
   }
   if (thread >= n) return;
   const bool token = first + thread >= work.entries;
-  float decay = scalars.decay;
-  if (S::kRaw && token) decay = softplus(decay + scalars.dt) * scalars.a;
-  stage.decay[thread] = token && !kByKey ? expf(decay) : decay;
-  stage.beta[thread] = S::kRaw ? sigmoid(scalars.beta) : scalars.beta;
-}
-
-// Divides the queries and keys of staged tokens by their lengths, a warp a row.
-template <typename S, bool kByKey>
-__device__ inline void normalise(const Task& task, const Work& work, int first,
-                                 Stage<S, kByKey>& stage) {
-  const int n = min(S::kSteps, work.steps - first), tokens = n - max(0, work.entries - first);
-  const EuclideanLength length = {true, task.eps};
-  for (int i = threadIdx.x / kWarp; i < 2 * tokens; i += S::kThreads / kWarp) {
-    const int step = n - 1 - i / 2;
-    float* row = i % 2 ? stage.q[step] : stage.k[step];
-    divide_safely<kWarp>(LengthRow{row, nullptr, row, task.size}, length);
-  }
+  stage.decay[thread] = token && !kByKey ? expf(scalars.decay) : scalars.decay;
+  stage.beta[thread] = scalars.beta;
 }
 
 // Logs k and decays of the staged tokens that are not committed. Of the blocks that share a head
@@ -366,27 +339,16 @@ __device__ inline void clear(Stage<S, kByKey>& stage) {
   for (int i = threadIdx.x; i < kFloats; i += S::kThreads) at[i] = 0.0f;
 }
 
-// Brings a block's part of the state closer.
-template <typename S>
-__device__ inline void fetch_state(const Task& task, const Work& work) {
-  if (work.pass.idle()) return;
-  const int rows = min(S::kBlockRows, task.size - work.row);
-  fetch_ahead(state_row(task, work, task.all.kept.source(work.b), work.row),
-              int64_t{4} * task.size * rows);
-}
-
 template <typename S, bool kByKey>
 __global__ void __launch_bounds__(S::kThreads, S::kBlocks) run_pass(Task task) {
-  if (task.at_once) release_all();
+  enter_grid();
   auto* stages = reinterpret_cast<Stage<S, kByKey>*>(dynamic_shared());
-  const bool fits = begin_entering(task.all);
-  const Work work = fits ? work_of(task, S::kBlockRows, blockIdx.x) : Work{};
-  if (fits && task.all.early && blockIdx.x < task.resident) fetch_state<S>(task, work);
-  finish_entering(task.all);
-  if (!fits) return;
-  if (blockIdx.x + task.resident < gridDim.x)
-    fetch_state<S>(task, work_of(task, S::kBlockRows, blockIdx.x + task.resident));
+  if (!sequences_fit(task.all)) return;
   clear_padding(task);
+  const unsigned slices = (task.size + S::kBlockRows - 1) / S::kBlockRows;
+  const unsigned heads = blockIdx.x / slices;
+  const Work work =
+      work_of(task, heads / task.heads, heads % task.heads, blockIdx.x % slices * S::kBlockRows);
   if (work.pass.idle()) return;
   if (task.size < S::kKeys || task.size % S::kBlockRows != 0) {
     clear(stages[0]);
@@ -401,10 +363,6 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) run_pass(Task task) {
     __syncthreads();
     if (first + S::kSteps < work.steps)
       scalars = fetch(task, work, first + S::kSteps, stages[turn ^ 1]);
-    if (S::kRaw) {
-      normalise(task, work, first, stages[turn]);
-      __syncthreads();
-    }
     log_operands(task, work, first, stage);
     const int n = min(S::kSteps, work.steps - first);
     const int entries = max(0, min(n, work.entries - first));
@@ -439,48 +397,31 @@ inline Task read_task(const rr_node* node, const rr_exec* exec, int memory = 5) 
       read_sequences(exec, kept[0], in[2].shape[0], kept[1], kept[2], kept[3], kept[4], kept + 5);
   const bool quads = task.size % 4 == 0;
   task.whole_state = quads && aligned(task.all.kept.data);
-  task.whole_tokens = quads && aligned(task.q) && aligned(task.k) && aligned(task.v) &&
-                      (in[3].rank == 2 || aligned(task.g));
+  task.whole_tokens =
+      quads && aligned(task.q) && aligned(task.k) && aligned(task.v) && aligned(task.g);
   task.whole_log = quads && aligned(task.all.replay.log) && task.all.replay.width % 4 == 0;
   return task;
 }
 
 // Launches the pass in this shape; kByKey: a decay for every key.
 template <typename S, bool kByKey>
-void launch_pass(const rr_exec* exec, Task task) {
+void launch_pass(const rr_exec* exec, const Task& task) {
   const int64_t slices = blocks_for(task.size, S::kBlockRows);
   const dim3 grid(static_cast<unsigned>(task.all.batch.count * task.heads * slices));
-  task.resident = static_cast<unsigned>(S::kBlocks * cuda(exec).multiprocessors);
-  task.at_once = grid.x <= task.resident;
   RR_LAUNCH(exec, (run_pass<S, kByKey>), grid, S::kThreads, (kStages * sizeof(Stage<S, kByKey>)),
             task);
 }
 
 // For heads of more than 64 values and up to 128.
-template <bool kByKey, bool kRaw = false>
+template <bool kByKey>
 void launch_pass_128(const rr_exec* exec, const Task& task) {
-  using One = Shape<8, 4, 1, kRaw>;
+  using One = Shape<8, 4, 1>;
   const int64_t blocks =
       int64_t{task.all.batch.count} * task.heads * blocks_for(task.size, One::kBlockRows);
-  if (blocks <= One::kBlocks * cuda(exec).multiprocessors)
+  if (blocks <= 2 * cuda(exec).multiprocessors)
     launch_pass<One, kByKey>(exec, task);
   else  // rows enough to fill the device; two in a thread share the operands
-    launch_pass<Shape<8, 4, 2, kRaw>, kByKey>(exec, task);
-}
-
-// In the shape for the heads' size.
-template <bool kByKey, bool kRaw>
-void launch(const rr_exec* exec, const Task& task) {
-  if (task.size <= 32)
-    launch_pass<Shape<8, 1, 1, kRaw>, kByKey>(exec, task);
-  else if (task.size <= 64)
-    launch_pass<Shape<8, 2, 1, kRaw>, kByKey>(exec, task);
-  else if (task.size <= 128)
-    launch_pass_128<kByKey, kRaw>(exec, task);
-  else if (task.size <= 256)
-    launch_pass<Shape<16, 4, 1, kRaw>, kByKey>(exec, task);
-  else
-    launch_pass<Shape<32, 8, 1, kRaw>, kByKey>(exec, task);
+    launch_pass<Shape<8, 4, 2>, kByKey>(exec, task);
 }
 
 }  // namespace

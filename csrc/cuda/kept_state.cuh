@@ -179,15 +179,13 @@ __device__ inline bool state_fits(const Sequences& s, int b) {
   return true;
 }
 
-// Whether all sequences may go on; the same answer in all threads of all blocks.
+// Whether all sequences may go on; the same answer in all threads of all blocks. Each warp looks by
+// itself, so that none waits for others.
 __device__ inline bool sequences_fit(const Sequences& s) {
-  __shared__ int wrong;
-  if (threadIdx.x == 0) wrong = 0;
-  __syncthreads();
-  for (int b = threadIdx.x; b < s.batch.count; b += blockDim.x)
-    if (!offsets_fit(s, b) || !replay_fits(s, b) || !state_fits(s, b)) wrong = 1;
-  __syncthreads();
-  return wrong == 0;
+  bool fit = true;
+  for (int b = threadIdx.x % kWarp; b < s.batch.count; b += kWarp)
+    fit = fit && offsets_fit(s, b) && replay_fits(s, b) && state_fits(s, b);
+  return __ballot_sync(kAllLanes, !fit) == 0;
 }
 
 // What a kernel over sequences begins with; finish_entering ends it. In between it may read the

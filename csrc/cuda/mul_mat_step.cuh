@@ -1,179 +1,31 @@
 // y = x w^T for few rows of x and weights of block types on tensor cores, row-exact.
 //
-// A block takes a share of the rows of w, in units of 16. K is cut into parts by its length alone;
-// a unit's sum is that of its parts in order, so a row's result depends on neither the other rows,
-// nor how many they are, nor the grid. First each warp takes whole units. Of the units that are
-// left, fewer than warps, it takes single parts, whose sums meet in shared memory. The bytes of w
-// come to each warp's own part of shared memory in the background, some blocks of 256 values ahead,
-// also beyond the end of a unit or part.
+// A block takes a share of the rows of w, in units of 16. K is cut into parts by its length
+// alone; a unit's sum is that of its parts in order, so a row's result depends on neither the other
+// rows, nor how many they are, nor the grid. First each warp takes whole units. Of the units that
+// are left, fewer than warps, it takes single parts, whose sums meet in shared memory. The bytes of
+// w come to each warp's own part of shared memory in the background, some blocks of 256 values
+// ahead, also beyond the end of a unit or part.
 #pragma once
 
-#include "fragments_32.cuh"
-#include "step_products.hpp"
+#include "step_fetch.cuh"
 #include "step_prologue.cuh"
 #include "step_x.cuh"
 
+// Arguments that functions take by reference stay where they are.
+#ifdef RR_EMULATE
+#define __grid_constant__
+#endif
+
 namespace {
-
-using riverrun::StepJob;
-using riverrun::StepWeight;
-
-constexpr int kStepUnit = 16;  // rows of w
-
-// How a kernel for up to 8 * tiles rows of x is built: blocks of which an SM holds one.
-template <int tiles_>
-struct StepShape {
-  static constexpr int tiles = tiles_;
-  static constexpr int warps = tiles == 1 ? 16 : 12, threads = warps * kWarp;
-  // Sums of parts that meet at a time: 16 bytes a lane for each tile.
-  static constexpr int slots = tiles == 1 ? 64 : tiles == 2 ? 48 : 36;
-  static constexpr int slot = tiles * kWarp;  // in float4
-  // Of shared memory, in bytes; what is left of it caches x.
-  static constexpr int memory = 184 * 1024, sums = (slots + 1) * slot * 16;
-};
-
-// How the bytes of a type come to shared memory: blocks of 256 values of 16 rows, an odd number of
-// 16 bytes apart. A warp copies whole pieces of several rows at a time, `lanes` to a row, then the
-// rest of all rows in one go, if it is that small.
-template <uint32_t dtype, class Shape>
-struct StepStage {
-  using F = Fragment<dtype>;
-  static constexpr int pieces = (16 - F::kGrain + F::kBytes + 15) / 16;
-  static constexpr int pitch = 16 * (pieces | 1);
-  static constexpr int bytes = kStepUnit * pitch;
-  static constexpr int lanes = pieces < 12 ? 8 : 16;
-  static constexpr int rest = pieces % lanes * kStepUnit <= kWarp ? pieces % lanes : 0;
-  static constexpr int full = (pieces - rest + lanes - 1) / lanes * lanes;
-  // 16 bytes more are read beyond the last row.
-  static constexpr int room = (Shape::memory - Shape::sums - 16) / (Shape::warps * bytes);
-  static constexpr int count = room < 3 ? room : 3;
-  static constexpr int shared = Shape::sums + Shape::warps * count * bytes + 16;
-  static_assert(count >= 2, "one stage is filled while another is read");
-};
-
-// What a block has of a weight: units [first, first + units), K in parts of `blocks` blocks of 256
-// values or one more, of which there are `longer`.
-struct StepShare {
-  int first, units, parts, blocks, longer;
-
-  __device__ int begin(int part) const { return part * blocks + min(part, longer); }
-  __device__ int end(int part) const { return begin(part + 1); }
-};
-
-// What a warp takes one after the other: whole units, then parts of those that are left.
-template <class Shape>
-struct StepItem {
-  int whole;         // units that are left to be taken whole
-  int unit, number;  // the unit; the part's number among those that are left
-  int part;          // 0 of a whole unit
-
-  __device__ explicit StepItem(const StepShare& share)
-      : whole(share.units / Shape::warps),
-        unit(static_cast<int>(threadIdx.x / kWarp)),
-        number(unit - Shape::warps),
-        part(0) {
-    if (whole == 0) next_part(share);
-  }
-  __device__ bool exists(const StepShare& share) const { return unit < share.units; }
-  __device__ void next(const StepShare& share) {
-    unit += Shape::warps;
-    if (whole > 0 && --whole > 0) return;
-    next_part(share);
-  }
-  __device__ void next_part(const StepShare& share) {
-    number += Shape::warps;
-    const int of_rest = number / share.parts;
-    unit = share.units / Shape::warps * Shape::warps + of_rest;
-    part = number - of_rest * share.parts;
-  }
-  // Blocks of 256 values.
-  __device__ int begin(const StepShare& share) const { return share.begin(part); }
-  __device__ int end(const StepShare& share) const {
-    return share.end(whole > 0 ? share.parts - 1 : part);
-  }
-};
-
-// The first row of a unit; the last one's overlap those of the one before.
-__device__ inline int first_row(const StepWeight& w, const StepShare& share, int unit) {
-  return min((share.first + unit) * kStepUnit, w.rows - kStepUnit);
-}
-
-// What a warp fetches next.
-template <uint32_t dtype, class Shape>
-struct StepFetch {
-  using F = Fragment<dtype>;
-  using Stage = StepStage<dtype, Shape>;
-  static constexpr int kLanes = Stage::lanes, kRows = kWarp / kLanes;
-  const StepWeight& w;
-  const StepShare& share;
-  StepItem<Shape> item;
-  int left = 0;  // blocks of the item
-  // Of this lane's first row, and where the rest is fetched.
-  const unsigned char *from = nullptr, *rest = nullptr;
-
-  __device__ StepFetch(const StepWeight& weight, const StepShare& of_weight)
-      : w(weight), share(of_weight), item(of_weight) {
-    begin();
-  }
-
-  __device__ void begin() {
-    if (!item.exists(share)) return;
-    const int lane = threadIdx.x % kWarp, block = item.begin(share);
-    left = item.end(share) - block;
-    const unsigned char* unit = w.data + first_row(w, share, item.unit) * w.row_bytes +
-                                int64_t{block} * F::kBytes;
-    from = unit + lane / kLanes * w.row_bytes + lane % kLanes * 16;
-    if constexpr (Stage::rest > 0)
-      rest = unit + lane / Stage::rest * w.row_bytes + (Stage::full + lane % Stage::rest) * 16;
-  }
-
-  // A piece of 16 bytes, of a row that begins at any multiple of kGrain.
-  __device__ void copy(unsigned char* target, const unsigned char* source) const {
-    if constexpr (F::kGrain < 16) {
-      source -= reinterpret_cast<uintptr_t>(source) & 15;
-      if (source + 16 > w.end) {
-        for (int i = 0; source + i < w.end; ++i) target[i] = source[i];
-        return;
-      }
-    }
-    async_copy16(target, source);
-  }
-
-  __device__ void next(unsigned char* stage) {
-    if (left > 0) {
-      const int lane = threadIdx.x % kWarp;
-      const unsigned char* source = from;
-      unsigned char* target = stage + lane / kLanes * Stage::pitch + lane % kLanes * 16;
-#pragma unroll
-      for (int r = 0; r < kStepUnit; r += kRows, source += kRows * w.row_bytes)
-#pragma unroll
-        for (int piece = 0; piece < Stage::full; piece += kLanes)
-          if (piece + kLanes <= Stage::pieces || piece + lane % kLanes < Stage::pieces)
-            copy(target + r * Stage::pitch + piece * 16, source + piece * 16);
-      if constexpr (Stage::rest > 0) {
-        if (lane < kStepUnit * Stage::rest)
-          copy(stage + lane / Stage::rest * Stage::pitch +
-                   (Stage::full + lane % Stage::rest) * 16,
-               rest);
-        rest += F::kBytes;
-      }
-      from += F::kBytes;
-      if (--left == 0) {
-        item.next(share);
-        begin();
-      }
-    }
-    async_copy_commit();
-  }
-};
 
 template <class Shape>
 struct StepSums {
   float at[Shape::tiles][4] = {};
 };
 
-// Loads that stay where they are written: in front of what hides their latency.
-__device__ inline uint4 load_now16(const unsigned char* at) {
+// A load that stays where it is written: in front of what hides its latency.
+__device__ inline uint4 load_now(const unsigned char* at) {
 #ifdef RR_EMULATE
   return *reinterpret_cast<const uint4*>(at);
 #else
@@ -185,6 +37,23 @@ __device__ inline uint4 load_now16(const unsigned char* at) {
 #endif
 }
 
+// Where a lane's parts of records of x lie. Columns beyond the last are as the last of the tile,
+// tiles beyond as the first.
+template <class Shape>
+struct StepColumns {
+  unsigned apart[Shape::tiles];  // bytes from the record of tile 0
+
+  __device__ StepColumns(const StepJob& job, int first) {
+    const int g = static_cast<int>(threadIdx.x % kWarp) / 4;
+#pragma unroll
+    for (int n = 0; n < Shape::tiles; ++n) {
+      const int tile = (first + n) * kStepRows < job.n ? first + n : 0;
+      apart[n] = static_cast<unsigned>(tile) * static_cast<unsigned>(job.blocks * kStepRecord) +
+                 static_cast<unsigned>(min(g, job.n - 1 - tile * kStepRows) * 64);
+    }
+  }
+};
+
 // A lane's part of a record of x: of its pairs of steps the first or the next `ahead`.
 template <class Shape>
 struct StepX {
@@ -192,20 +61,19 @@ struct StepX {
   uint4 pairs[ahead][Shape::tiles];
   uint4 others[Shape::tiles];  // sums and scales
 
-  // x: where the lane's part of the record begins in the first tile; apart: bytes between tiles.
-  __device__ void load(const unsigned char* x, const unsigned (&apart)[Shape::tiles], int pair) {
+  __device__ void load(const unsigned char* x, const StepColumns<Shape>& columns, int pair) {
 #pragma unroll
     for (int n = 0; n < Shape::tiles; ++n)
-      pairs[pair % ahead][n] = load_now16(x + apart[n] + pair * 512);
+      pairs[pair % ahead][n] = load_now(x + columns.apart[n] + pair * 512);
   }
-  __device__ void load_others(const unsigned char* x, const unsigned (&apart)[Shape::tiles]) {
+  __device__ void load_others(const unsigned char* x, const StepColumns<Shape>& columns) {
 #pragma unroll
-    for (int n = 0; n < Shape::tiles; ++n) others[n] = load_now16(x + apart[n] + kStepSums);
+    for (int n = 0; n < Shape::tiles; ++n) others[n] = load_now(x + columns.apart[n] + kStepSums);
   }
-  __device__ void begin(const unsigned char* x, const unsigned (&apart)[Shape::tiles]) {
-    if constexpr (ahead == 8) load_others(x, apart);
+  __device__ void begin(const unsigned char* x, const StepColumns<Shape>& columns) {
+    if constexpr (ahead == 8) load_others(x, columns);
 #pragma unroll
-    for (int pair = 0; pair < ahead; ++pair) load(x, apart, pair);
+    for (int pair = 0; pair < ahead; ++pair) load(x, columns, pair);
   }
 };
 
@@ -213,7 +81,7 @@ struct StepX {
 // begun. Steps of even and of odd number are summed apart.
 template <class F, class Shape>
 __device__ inline void add_step_block(const F& f, const unsigned char* from,
-                                      const unsigned (&apart)[Shape::tiles], StepX<Shape>& x,
+                                      const StepColumns<Shape>& columns, StepX<Shape>& x,
                                       StepSums<Shape>& sums) {
   float c[Shape::tiles][2][4] = {};
 #pragma unroll
@@ -230,8 +98,8 @@ __device__ inline void add_step_block(const F& f, const unsigned char* from,
         mma_f16(c[n][h], a, b);
       }
     }
-    if (pair + kAhead < 8) x.load(from, apart, pair + kAhead);
-    if (kAhead < 8 && pair == 6) x.load_others(from, apart);
+    if (pair + kAhead < 8) x.load(from, columns, pair + kAhead);
+    if (kAhead < 8 && pair == 6) x.load_others(from, columns);
   }
 #pragma unroll
   for (int n = 0; n < Shape::tiles; ++n) {
@@ -295,14 +163,31 @@ __device__ inline void add_step_parts(const StepJob& job, const StepWeight& w,
   __syncthreads();
 }
 
+// Adds a part's sums to those of its unit, in the lane's place of a slot.
+template <class Shape>
+__device__ inline void add_step_part(StepSums<Shape>& sums, bool first, float4* slot) {
+#pragma unroll
+  for (int n = 0; n < Shape::tiles; ++n) {
+    float(&own)[4] = sums.at[n];
+    float4 total = make_float4(own[0], own[1], own[2], own[3]);
+    if (!first) {
+      const float4 before = slot[n * kWarp];
+      total.x = before.x + total.x, total.y = before.y + total.y;
+      total.z = before.z + total.z, total.w = before.w + total.w;
+    }
+    slot[n * kWarp] = total;
+    own[0] = own[1] = own[2] = own[3] = 0.0f;
+  }
+}
+
 // x as this block reads it.
 __device__ inline const unsigned char* own_step_x(const StepJob& job) {
   return job.x + blockIdx.x * job.prologue.own_bytes;
 }
 
-// Waits for x, or for what it is made of, and makes it.
+// Waits for x, or for what it is made of, and makes it. Not inlined: every type has a call.
 template <class Shape>
-__device__ inline void begin_step(const StepJob& job) {
+__device__ __attribute__((noinline)) void begin_step(const StepJob& job) {
   await_grid();
   if (job.prologue.makes == riverrun::StepMakes::kNothing) return;
   make_own_x<Shape::warps>(job.prologue, job.blocks, const_cast<unsigned char*>(own_step_x(job)),
@@ -328,15 +213,8 @@ __device__ inline void multiply_step_share(const StepJob& job, const StepWeight&
   for (int s = 0; s < Stage::count; ++s) fetch.next(stages + s * Stage::bytes);
   if (waits) begin_step<Shape>(job);
 
-  // Columns beyond the last are as the last of the tile, those of tiles beyond, as in the first.
   const int first_tile = static_cast<int>(blockIdx.y) * Shape::tiles;
-  unsigned apart[Shape::tiles];
-#pragma unroll
-  for (int n = 0; n < Shape::tiles; ++n) {
-    const int tile = (first_tile + n) * kStepRows < job.n ? first_tile + n : 0;
-    apart[n] = static_cast<unsigned>(tile) * static_cast<unsigned>(job.blocks * kStepRecord) +
-               static_cast<unsigned>(min(lane / 4, job.n - 1 - tile * kStepRows) * 64);
-  }
+  const StepColumns<Shape> columns(job, first_tile);
   const unsigned char* x_lane = own_step_x(job) + lane % 4 * 16;
 
   StepItem<Shape> item(share);
@@ -344,52 +222,51 @@ __device__ inline void multiply_step_share(const StepJob& job, const StepWeight&
   int done = 0;
 #pragma unroll 1
   for (bool whole = item.whole > 0; whole || done < parts; whole = item.whole > 0) {
-    StepSums<Shape> sums, total;
+    StepSums<Shape> sums;
+    float4* slot = slots + (whole ? warp : item.number - done) * Shape::slot + lane;
     const bool exists = item.exists(share);
     if (exists) {
       const int row = first_row(w, share, item.unit), end = item.end(share);
       int part = item.part, part_end = share.end(part), block = item.begin(share);
       const unsigned char* from = x_lane + int64_t{block} * kStepRecord;
+      int within = 0;  // of the stage
 #pragma unroll 1
       for (; block < end; ++block, from += kStepRecord) {
         StepX<Shape> x;
-        x.begin(from, apart);
-        async_copy_wait<Stage::count - 1>();
-        __syncwarp();
+        x.begin(from, columns);
+        if (within == 0) {
+          async_copy_wait<Stage::count - 1>();
+          __syncwarp();
+        }
         F f;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-          const unsigned char* bytes = stage + (8 * r + lane / 4) * Stage::pitch;
+          const int of_unit = 8 * r + lane / 4;
+          const unsigned char* bytes = stage + of_unit * Stage::pitch + within * F::kBytes;
           if constexpr (F::kGrain < 16)
-            bytes += reinterpret_cast<uintptr_t>(w.data + (row + 8 * r + lane / 4) * w.row_bytes +
-                                                 int64_t{block} * F::kBytes) &
+            bytes += reinterpret_cast<uintptr_t>(w.data + (row + of_unit) * w.row_bytes +
+                                                 int64_t{block - within} * F::kBytes) &
                      15;
           f.load(r, bytes, lane % 4);
         }
-        __syncwarp();
-        fetch.next(stage);
-        stage = stage == last_stage ? stages : stage + Stage::bytes;
-        add_step_block<F, Shape>(f, from, apart, x, sums);
-        if (!whole || block + 1 < part_end) continue;
-#pragma unroll
-        for (int n = 0; n < Shape::tiles; ++n)
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            total.at[n][i] = part == 0 ? sums.at[n][i] : total.at[n][i] + sums.at[n][i];
-            sums.at[n][i] = 0.0f;
-          }
+        if (++within == Stage::blocks || block + 1 == end) {
+          __syncwarp();
+          fetch.next(stage);
+          stage = stage == last_stage ? stages : stage + Stage::bytes;
+          within = 0;
+        }
+        add_step_block<F, Shape>(f, from, columns, x, sums);
+        if (block + 1 < part_end) continue;
+        add_step_part<Shape>(sums, part == item.part, slot);
         part_end = share.end(++part);
       }
-      if (whole) {
+      if (whole)
 #pragma unroll
-        for (int n = 0; n < Shape::tiles; ++n)
-          store_step_sums(job, w, row, first_tile + n, total.at[n], lane);
-      } else {
-#pragma unroll
-        for (int n = 0; n < Shape::tiles; ++n)
-          slots[(item.number - done) * Shape::slot + n * kWarp + lane] =
-              make_float4(sums.at[n][0], sums.at[n][1], sums.at[n][2], sums.at[n][3]);
-      }
+        for (int n = 0; n < Shape::tiles; ++n) {
+          const float4 total = slot[n * kWarp];
+          const float own[4] = {total.x, total.y, total.z, total.w};
+          store_step_sums(job, w, row, first_tile + n, own, lane);
+        }
     }
     item.next(share);
     // When all slots are full, or no parts are left for any warp.
@@ -412,7 +289,8 @@ __device__ inline void release_at_once() {
 
 // Grid: shares of about the same cost, groups of rows of x.
 template <class Shape, uint32_t... dtypes>
-__global__ void __launch_bounds__(Shape::threads, 1) multiply_step(StepJob job) {
+__global__ void __launch_bounds__(Shape::threads, 1)
+    multiply_step(const __grid_constant__ StepJob job) {
   release_at_once();
   begin_own_x<Shape::warps>(job.prologue, job.blocks);
   if (!job.constant) begin_step<Shape>(job);
@@ -440,9 +318,9 @@ inline void launch_step(const rr_exec* exec, StepJob& job) {
     StepWeight& w = job.weights[i];
     w.units = static_cast<int>(blocks_for(w.rows, kStepUnit));
     w.before = all;
-    const bool done[] = {(w.dtype == dtypes &&
-                          (w.cost = Fragment<dtypes>::kBytes / 2,
-                           shared = max(shared, StepStage<dtypes, Shape>::shared), true))...};
+    const bool done[] = {
+        (w.dtype == dtypes && (w.cost = Fragment<dtypes>::kBytes / 2,
+                               shared = max(shared, StepStage<dtypes, Shape>::shared), true))...};
     static_cast<void>(done);
     all += w.units * w.cost;
     units += w.units;
@@ -456,8 +334,24 @@ inline void launch_step(const rr_exec* exec, StepJob& job) {
             static_cast<size_t>(shared), job);
 }
 
-#define RR_STEP_TYPES                                                                      \
-  RR_Q4_K, RR_Q5_K, RR_Q6_K, RR_Q8_0, RR_Q4_0, RR_Q4_1, RR_Q5_0, RR_Q5_1, RR_IQ4_NL, RR_IQ4_XS, \
-      RR_MXFP4
+// Types that models mix.
+#define RR_STEP_MIXED RR_Q4_K, RR_Q5_K, RR_Q6_K, RR_Q8_0
+#define RR_STEP_TYPES \
+  RR_STEP_MIXED, RR_Q4_0, RR_Q4_1, RR_Q5_0, RR_Q5_1, RR_IQ4_NL, RR_IQ4_XS, RR_MXFP4
+
+template <uint32_t... dtypes>
+inline bool all_of(const StepJob& job) {
+  bool all = true;
+  for (int i = 0; i < job.count; ++i) all = all && (... || (job.weights[i].dtype == dtypes));
+  return all;
+}
+
+// The kernel for weights of one type if there is but one: the more types, the slower its code.
+template <class Shape, uint32_t... dtypes>
+inline void launch_step_alone(const rr_exec* exec, StepJob& job) {
+  if ((... || (all_of<dtypes>(job) && (launch_step<Shape, dtypes>(exec, job), true)))) return;
+  if (all_of<RR_STEP_MIXED>(job)) return launch_step<Shape, RR_STEP_MIXED>(exec, job);
+  launch_step<Shape, dtypes...>(exec, job);
+}
 
 }  // namespace

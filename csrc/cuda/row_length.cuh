@@ -12,6 +12,15 @@ struct LengthRow {
   int64_t width;
 };
 
+// Whether a sum of squares and what rows are divided by are within their type's range.
+__device__ inline bool in_range(float sum, float divisor) {
+  return sum <= 1e37f && divisor >= 1e-15f;
+}
+
+__device__ inline bool in_range(double, double) {
+  return true;
+}
+
 // The row in arithmetic of type T. False, and nothing is written, where T's range is too small.
 template <int group, typename T, typename Length>
 __device__ inline bool divide_row(const LengthRow& row, const Length& length) {
@@ -26,7 +35,7 @@ __device__ inline bool divide_row(const LengthRow& row, const Length& length) {
   }
   sum = group_sum<group>(sum);
   const T divisor = length(sum);
-  if (sizeof(T) == sizeof(float) && !(sum <= T(1e37) && divisor >= T(1e-15))) return false;
+  if (!in_range(sum, divisor)) return false;
   const T factor = T(1) / divisor;
   const bool stores = quads && in_quads(row.y, row.width), weighs = row.w && in_quads(row.w, 4);
 #pragma unroll 2

@@ -7,7 +7,9 @@
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kPiece = 16;  // tokens, where the taps are known before
+constexpr int kResident = 6;            // blocks that a multiprocessor has room for, at least
+constexpr int64_t kMostBlocks = 32768;  // along an axis of the grid
+constexpr int kPiece = 16;              // tokens, where the taps are known before
 
 int supports(const rr_node* node, char* why, size_t size) {
   const rr_tensor &x = node->inputs[0], &w = node->inputs[1];
@@ -30,6 +32,7 @@ struct Task {
   int64_t x_stride, y_stride;  // floats from row to row
   int64_t channels;
   int taps, piece;
+  bool at_once;  // all blocks run at the same time
   Sequences all;
 };
 
@@ -95,12 +98,23 @@ __device__ inline void convolve(const Task& task, const Line& line, float* y, in
   }
 }
 
+// All are read before one is written, where their number is known.
+template <int kTaps>
 __device__ inline void store_tail(const Line& line, float* to, int oldest) {
-  for (int t = 0; t + 1 < line.taps; ++t) to[t * line.channels] = line(oldest + t);
+  if constexpr (kTaps == 0) {
+    for (int t = 0; t + 1 < line.taps; ++t) to[t * line.channels] = line(oldest + t);
+  } else {
+    float inputs[kTaps - 1];
+#pragma unroll
+    for (int t = 0; t + 1 < kTaps; ++t) inputs[t] = line(oldest + t);
+#pragma unroll
+    for (int t = 0; t + 1 < kTaps; ++t) to[t * line.channels] = inputs[t];
+  }
 }
 
 // The plane that was read comes last: until then it is the old tail. In itself it moves down, so
 // that nothing is overwritten before it is read.
+template <int kTaps>
 __device__ inline void store_tails(const Kept& kept, const Line& line, const Pass& pass) {
   const int settled = pass.direct - pass.held, states = pass.folded + pass.direct;
   const int source = kept.source(line.b);
@@ -110,10 +124,11 @@ __device__ inline void store_tails(const Kept& kept, const Line& line, const Pas
     if (target == source)
       in_place = age;
     else
-      store_tail(line, kept.plane(line.b, target) + line.c, settled - age - line.taps + 1);
+      store_tail<kTaps>(line, kept.plane(line.b, target) + line.c, settled - age - line.taps + 1);
   }
   if (in_place >= 0)
-    store_tail(line, kept.plane(line.b, source) + line.c, settled - in_place - line.taps + 1);
+    store_tail<kTaps>(line, kept.plane(line.b, source) + line.c,
+                      settled - in_place - line.taps + 1);
 }
 
 __device__ inline void log_inputs(const Task& task, const Line& line, const Pass& pass, int begin,
@@ -145,42 +160,40 @@ __device__ inline Place place_of(const Batch& batch, int size, int index) {
   return {-1, 0};
 }
 
-// The weights and the old tails of a block's channels, for the sequence of the same number.
-__device__ inline void fetch_tails(const Task& task) {
+// Brings the weights of a block's channels closer, and the old tail of the sequence that it begins.
+__device__ inline void fetch_operands(const Task& task, const Place& place) {
   const int64_t c = int64_t{blockIdx.x} * kThreads, left = task.channels - c;
   const int64_t bytes = int64_t{4} * (left < kThreads ? left : kThreads);
   fetch_ahead(task.w + c * task.taps, bytes * task.taps);
+  if (place.b < 0 || place.piece > 0) return;
   const Kept& kept = task.all.kept;
-  const int b = static_cast<int>(blockIdx.y);
-  if (b >= task.all.batch.count) return;
-  const float* tail = kept.plane(b, kept.source(b)) + c;
+  const float* tail = kept.plane(place.b, kept.source(place.b)) + c;
   for (int t = 0; t + 1 < task.taps; ++t) fetch_ahead(tail + t * task.channels, bytes);
 }
 
+// blockIdx: a group of channels, and the number of a piece.
 template <int kTaps, bool kSilu>
-__global__ void __launch_bounds__(kThreads) convolve_pieces(Task task) {
-  release_grid();
+__global__ void __launch_bounds__(kThreads, kResident) convolve_pieces(Task task) {
+  if (task.at_once) release_all();
   const bool fits = begin_entering(task.all);
-  if (fits && task.all.early) fetch_tails(task);
-  finish_entering(task.all);
-  if (!fits) return;
-  const int64_t c = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (c >= task.channels) return;
-  clear_padding(task, c);
   const Batch& batch = task.all.batch;
-  for (int index = blockIdx.y;; index += gridDim.y) {
-    const Place place = place_of(batch, task.piece, index);
-    if (place.b < 0) return;
-    const Pass pass = task.all.replay.pass(batch, place.b);
-    if (pass.idle()) continue;
-    const Line line = line_of(task, pass, place.b, c);
-    float* y = task.y + batch.first(place.b) * task.y_stride + c;
-    const int begin = place.piece * task.piece;
-    const int end = pass.tokens - begin < task.piece ? pass.tokens : begin + task.piece;
-    convolve<kTaps, kSilu>(task, line, y, begin, end);
-    log_inputs(task, line, pass, begin, end);
-    if (place.piece == 0) store_tails(task.all.kept, line, pass);
-  }
+  const int index = static_cast<int>(blockIdx.z * gridDim.y + blockIdx.y);
+  const int64_t c = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const Place place = fits ? place_of(batch, task.piece, index) : Place{-1, 0};
+  if (task.all.early) fetch_operands(task, place);
+  const int b = place.b < 0 ? 0 : place.b;
+  const Pass pass = place.b < 0 ? Pass{} : task.all.replay.pass(batch, b);
+  const Line line = fits ? line_of(task, pass, b, c) : Line{};
+  finish_entering(task.all);
+  if (!fits || c >= task.channels) return;
+  clear_padding(task, c);
+  if (pass.idle()) return;
+  float* y = task.y + batch.first(b) * task.y_stride + c;
+  const int begin = place.piece * task.piece;
+  const int end = pass.tokens - begin < task.piece ? pass.tokens : begin + task.piece;
+  convolve<kTaps, kSilu>(task, line, y, begin, end);
+  log_inputs(task, line, pass, begin, end);
+  if (place.piece == 0) store_tails<kTaps>(task.all.kept, line, pass);
 }
 
 template <bool kSilu>
@@ -188,18 +201,21 @@ void run(const rr_node* node, const rr_exec* exec) {
   const rr_tensor *in = node->inputs, &y = node->outputs[0];
   const int64_t bytes = sizeof(float), rows = in[0].shape[0], channels = in[0].shape[1];
   const int taps = static_cast<int>(in[1].shape[1]), piece = taps > kPiece ? taps : kPiece;
-  const Task task = {data<const float>(in[0]),
-                     data<const float>(in[1]),
-                     data<float>(y),
-                     in[0].strides[0] / bytes,
-                     y.strides[0] / bytes,
-                     channels,
-                     taps,
-                     piece,
-                     read_sequences(exec, in[2], rows, in[3], in[4], in[5], in[6], in + 7)};
-  const int64_t pieces = blocks_for(rows, piece) + task.all.batch.count;
-  const dim3 grid(static_cast<unsigned>(blocks_for(channels, kThreads)),
-                  static_cast<unsigned>(pieces < 65535 ? pieces : 65535));
+  Task task = {data<const float>(in[0]),
+               data<const float>(in[1]),
+               data<float>(y),
+               in[0].strides[0] / bytes,
+               y.strides[0] / bytes,
+               channels,
+               taps,
+               piece,
+               false,
+               read_sequences(exec, in[2], rows, in[3], in[4], in[5], in[6], in + 7)};
+  const int64_t pieces = task.all.batch.count + (rows > 0 ? (rows - 1) / piece : 0);
+  const int64_t deep = blocks_for(pieces, kMostBlocks), wide = blocks_for(channels, kThreads);
+  const dim3 grid(static_cast<unsigned>(wide), static_cast<unsigned>(blocks_for(pieces, deep)),
+                  static_cast<unsigned>(deep));
+  task.at_once = wide * pieces <= int64_t{kResident} * cuda(exec).multiprocessors;
   switch (taps) {
     case 2:
       RR_LAUNCH(exec, (convolve_pieces<2, kSilu>), grid, kThreads, 0, task);

@@ -3,8 +3,8 @@
 //
 // Eight rows make a group, 256 values of it a record of 16 bytes a lane for each two steps, lane
 // 4g + t having row g. In the ninth place lane 4g + t has the sums over sub-blocks 2t and 2t + 1 of
-// row g, upper and lower parts in f16, and the scales of rows 2t and 2t + 1. Rows that a group lacks
-// hold anything.
+// row g, upper and lower parts in f16, and the scales of rows 2t and 2t + 1. Rows that a group
+// lacks hold anything.
 #pragma once
 
 #include "half_pairs.cuh"

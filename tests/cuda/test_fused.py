@@ -10,9 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import riverrun as rr
-from cuda_rig import needs_cuda
+from cuda_rig import backend, needs_cuda
 from riverrun.backends.cpu_blocks import BlockRecoder
+from riverrun.backends.harness import outline, run_case
 from riverrun.backends.native import FUSE
+from riverrun.backends.row_exact import check_rows
+from riverrun.graph import OPS
+from riverrun.graph.case import BoundCase, Case, bind_case, f32, rand
 from riverrun.models.quantizing import find_mix
 from riverrun.models.step import StepShape
 from riverrun.models.synth import SHAPES, synthesize
@@ -74,3 +78,34 @@ def test_a_step_takes_fewer_launches(file: Path, monkeypatch: pytest.MonkeyPatch
     # Of a layer: two norms with products, what mixes tokens in two or three, two more products.
     blocks = 8
     assert launches[0] is not None and launches[0] <= 7 * blocks and launches[1] > 20 * blocks
+
+
+def wide(op: str, blocks: int) -> BoundCase:
+    """A case with rows of so many times 256 values."""
+    k, w = 256 * blocks, rand("q4_k", 17, 256 * blocks)
+    x, up, eps = f32(2, k), f32(2, k), 1e-6
+    named = {
+        "norm_mul_mats": {"x": x, "weight": f32(k), "ws": (w,), "eps": eps},
+        "add_norm_mul_mats": {"x": x, "delta": up, "weight": f32(k), "ws": (w,), "eps": eps},
+        "glu_mul_mat": {"gate": x, "up": up, "w": w, "act": "silu"},
+        "gated_norm_mul_mat": {
+            **{"x": f32(2, 2 * blocks, 128), "weight": f32(128), "gate": f32(2, 2 * blocks, 128)},
+            **{"w": w, "eps": eps},
+        },
+    }
+    return bind_case(OPS[op], Case(f"wide,{blocks}", **named[op]))
+
+
+@pytest.mark.parametrize("blocks", [5, 17, 32, 33])
+@pytest.mark.parametrize(
+    "op", ["norm_mul_mats", "add_norm_mul_mats", "glu_mul_mat", "gated_norm_mul_mat"]
+)
+def test_wide_rows_have_the_bits_of_single_ones(op: str, blocks: int) -> None:
+    """Single rows that the products' blocks make themselves, and others that a launch makes."""
+    case = wide(op, blocks)
+    choice = backend().choose(outline(case))
+    assert choice.kernel is not None and choice.kernel.isa == "step", choice.why
+    result = run_case(backend(), case, kind="step")
+    assert result.status == "passed", result.why
+    result = check_rows([backend()], case, (1, 2, 9))
+    assert result.status == "passed", result.why

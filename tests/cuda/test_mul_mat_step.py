@@ -3,9 +3,10 @@ of x that share a launch, values that are not finite."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from cuda_rig import backend, needs_cuda, thinned
-from riverrun.backends.harness import outline, run_case
+from riverrun.backends.harness import Trial, build, outline, run_case
 from riverrun.backends.row_exact import check_rows
 from riverrun.graph.case import BoundCase, Case, bind_case, f32, rand
 from riverrun.ops.mul_mat import MulMat
@@ -45,3 +46,15 @@ def test_rows_keep_their_bits(of: str) -> None:
     """Alone and among any others, in each form of the kernel."""
     result = check_rows([backend()], product(of, 2, 37, 768), (*range(1, 18), 33, 65, 260))
     assert result.status == "passed", result.why
+
+
+def test_rows_that_are_not_finite() -> None:
+    """A row of x with a NaN or an infinity gives NaN, and the others what they give without it."""
+    trial = Trial(backend(), build(product("q4_k", 3, 37, 512)), "step")
+    ((name, x),) = trial.built.inputs.items()
+    for value in (np.nan, np.inf):
+        x[1, 300] = value
+        trial.bound.inputs[name][...] = x
+        trial.bound.run()
+        (y,) = trial.bound.outputs.values()
+        assert np.isnan(y[1]).all() and np.isfinite(y[[0, 2]]).all()
