@@ -272,14 +272,6 @@ Shape shape_of(const rr_node* node) {
   return s;
 }
 
-// The most shared memory that a block of the current device may have.
-int most_shared() {
-  int device = 0, bytes = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  return bytes;
-}
-
 template <int R, int QN>
 void run_sized(const Task& task, Shape shape, const rr_exec* exec) {
   const int bytes =

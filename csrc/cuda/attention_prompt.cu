@@ -5,7 +5,8 @@
 namespace {
 
 constexpr int64_t kFewestTokens = riverrun::kPromptGrid;
-constexpr int kMostSize = 256;  // elements of a head
+constexpr int kStaticBytes = 4 * 1024;  // of shared memory, beside what a launch asks for
+constexpr int kMostSize = 256;          // elements of a head
 
 template <int W, typename Number>
 void run_sized(const Task& task, const rr_exec* exec) {
@@ -45,6 +46,12 @@ int supports(const rr_node* node, char* why, size_t size) {
     return refuse(why, size, "the block table and the pools may hold at most 2^31 positions");
   if (in[0].shape[0] * in[0].shape[1] / in[1].shape[1] > kTileRows * int64_t{32768})
     return refuse(why, size, "a pass may have at most four million queries of a key head");
+  const int64_t most = in[1].shape[2] > in[2].shape[2] ? in[1].shape[2] : in[2].shape[2];
+  const int bytes = most <= 64    ? PromptLayout<64>::bytes
+                    : most <= 128 ? PromptLayout<128>::bytes
+                                  : PromptLayout<256>::bytes;
+  if (bytes + kStaticBytes > most_shared())
+    return refuse(why, size, "a block of this card has too little shared memory");
   return 1;
 }
 

@@ -8,7 +8,8 @@ namespace {
 
 constexpr int64_t kMostTokens = 512;
 constexpr int64_t kRoundBytes = int64_t{128} << 20;  // of splits' results in one round
-constexpr int kMostSize = 256;                       // elements of a head
+constexpr int kStaticBytes = 13 * 1024;  // of shared memory, beside what a launch asks for
+constexpr int kMostSize = 256;           // elements of a head
 
 // What follows from a node's shapes alone.
 struct Shape {
@@ -121,6 +122,13 @@ int supports(const rr_node* node, char* why, size_t size) {
   if (in[5].shape[1] > INT32_MAX / page ||
       Splits::of(static_cast<int>(in[5].shape[1] * page - 1)) >= kMostSplits)
     return refuse(why, size, "the block table may hold at most two million positions");
+  // Of every height of tiles: which it is follows from the rows, whose bits may not.
+  const int room = room_of(in[1].shape[2] > in[2].shape[2] ? in[1].shape[2] : in[2].shape[2]);
+  const int bytes = room == 64    ? StepLayout<64, dtype, 4>::bytes
+                    : room == 128 ? StepLayout<128, dtype, 4>::bytes
+                                  : StepLayout<256, dtype, 4>::bytes;
+  if (bytes + kStaticBytes > most_shared())
+    return refuse(why, size, "a block of this card has too little shared memory");
   return 1;
 }
 

@@ -160,4 +160,12 @@ __device__ inline void clear_padding(const Task& task, int kv_head, int start, i
   return 1;
 }
 
+// The most shared memory that a block of the current device may have.
+[[maybe_unused]] inline int most_shared() {
+  int device = 0, bytes = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  return bytes;
+}
+
 }  // namespace
