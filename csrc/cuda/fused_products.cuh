@@ -35,22 +35,14 @@ constexpr int64_t kFewFusedRows = 64;
   return node->inputs[node->n_inputs - 1].shape[1];
 }
 
-// Whether blocks make the one row that there is by themselves.
-[[maybe_unused]] inline bool makes_own(const rr_node* node) {
-  return node->outputs[0].shape[0] == 1 && numel(node->outputs[0]) > 0 &&
-         fused_width(node) <= riverrun::kMostOwnBlocks * kStepBlock;
-}
-
 [[maybe_unused]] inline size_t fused_workspace(const rr_node* node, int32_t) {
-  const int64_t rows = node->outputs[0].shape[0];
-  const int64_t copies = makes_own(node) ? riverrun::most_step_blocks() : 1;
-  return static_cast<size_t>(copies * step_x_bytes(rows, fused_width(node)));
+  return static_cast<size_t>(step_x_bytes(node->outputs[0].shape[0], fused_width(node)));
 }
 
-// The products with the weights from input `first` on, beside each other. prologue: what makes x,
-// where that is not in the workspace.
+// The products of what is in the workspace with the weights from input `first` on, beside each
+// other.
 [[maybe_unused]] inline void launch_products(const rr_node* node, const rr_exec* exec,
-                                             uint32_t first, riverrun::StepPrologue prologue = {}) {
+                                             uint32_t first) {
   const rr_tensor& y = node->outputs[0];
   const int64_t row = y.shape[0] > 1 ? y.strides[0] / 4 : y.shape[1];
   riverrun::StepProduct products[riverrun::kMostStepWeights];
@@ -60,10 +52,8 @@ constexpr int64_t kFewFusedRows = 64;
     products[count++] = {&node->inputs[i], to, row};
     to += node->inputs[i].shape[0];
   }
-  if (prologue.makes != riverrun::StepMakes::kNothing)
-    prologue.own_bytes = step_x_bytes(1, fused_width(node));
   riverrun::launch_step_products(exec, products, count, exec->workspace, y.shape[0],
-                                 fused_width(node), prologue);
+                                 fused_width(node));
 }
 
 [[maybe_unused]] inline bool dense_rows(const rr_tensor& t) {

@@ -66,21 +66,6 @@ dim3 block_grid(int64_t rows, int64_t blocks) {
   return dim3(static_cast<unsigned>(blocks_for(rows * blocks, kFusedThreads / kWarp)));
 }
 
-// A prologue that makes a row of heads.
-riverrun::StepPrologue own_heads(riverrun::StepMakes makes, const rr_tensor& first,
-                                 const rr_tensor& second) {
-  riverrun::StepPrologue own;
-  own.makes = makes;
-  const HeadRow a = head_rows(first).first, b = head_rows(second).first;
-  own.first = reinterpret_cast<const float*>(a.data);
-  own.first_width = a.width;
-  own.first_pitch = a.pitch;
-  own.second = reinterpret_cast<const float*>(b.data);
-  own.second_width = b.width;
-  own.second_pitch = b.pitch;
-  return own;
-}
-
 Act act_of(const rr_node* node) {
   if (attr_is(node, "act", "silu")) return Act::kSilu;
   return attr_is(node, "act", "gelu") ? Act::kGelu : Act::kSigmoid;
@@ -89,13 +74,6 @@ Act act_of(const rr_node* node) {
 void run_glu(const rr_node* node, const rr_exec* exec) {
   if (numel(node->outputs[0]) == 0) return;
   const int64_t rows = node->outputs[0].shape[0], blocks = fused_width(node) / kStepBlock;
-  if (makes_own(node)) {
-    const Act act = act_of(node);
-    const auto makes = act == Act::kSilu   ? riverrun::StepMakes::kSilu
-                       : act == Act::kGelu ? riverrun::StepMakes::kGelu
-                                           : riverrun::StepMakes::kSigmoid;
-    return launch_products(node, exec, 2, own_heads(makes, node->inputs[0], node->inputs[1]));
-  }
   const GluInput in = {act_of(node),
                        head_rows(node->inputs[0]),
                        head_rows(node->inputs[1]),
@@ -119,13 +97,6 @@ int supports_gated_norm(const rr_node* node, char* why, size_t size) {
 void run_gated_norm(const rr_node* node, const rr_exec* exec) {
   if (numel(node->outputs[0]) == 0) return;
   const int64_t rows = node->outputs[0].shape[0], blocks = fused_width(node) / kStepBlock;
-  if (makes_own(node)) {
-    riverrun::StepPrologue own =
-        own_heads(riverrun::StepMakes::kGatedNorm, node->inputs[0], node->inputs[2]);
-    own.weight = data<const float>(node->inputs[1]);
-    own.eps = attr_float(node, "eps", 0.0);
-    return launch_products(node, exec, 3, own);
-  }
   const GatedNormInput in = {head_rows(node->inputs[0]),
                              head_rows(node->inputs[2]),
                              data<const float>(node->inputs[1]),

@@ -35,13 +35,6 @@ inline int64_t step_row_bytes(const rr_tensor& w) {
 
 }  // namespace
 
-int riverrun::most_step_blocks() {
-  int device = 0, count = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
-  return count;
-}
-
 bool riverrun::step_takes(const rr_tensor& w, char* why, size_t size) {
   const int64_t bytes = step_bytes<RR_STEP_TYPES>(w.dtype);
   if (bytes == 0 || w.layout != RR_LAYOUT_PLAIN) return refuse(why, size, "another type of weight");
@@ -59,10 +52,8 @@ bool riverrun::step_takes(const rr_tensor& w, char* why, size_t size) {
 }
 
 void riverrun::launch_step_products(const rr_exec* exec, const StepProduct* products, int count,
-                                    const void* x, int64_t n, int64_t k,
-                                    const StepPrologue& prologue) {
+                                    const void* x, int64_t n, int64_t k) {
   StepJob job = {};
-  job.prologue = prologue;
   job.constant = true;
   job.x = static_cast<const unsigned char*>(x);
   job.n = static_cast<int>(n);

@@ -9,13 +9,7 @@
 #pragma once
 
 #include "step_fetch.cuh"
-#include "step_prologue.cuh"
 #include "step_x.cuh"
-
-// Arguments that functions take by reference stay where they are.
-#ifdef RR_EMULATE
-#define __grid_constant__
-#endif
 
 namespace {
 
@@ -180,21 +174,6 @@ __device__ inline void add_step_part(StepSums<Shape>& sums, bool first, float4* 
   }
 }
 
-// x as this block reads it.
-__device__ inline const unsigned char* own_step_x(const StepJob& job) {
-  return job.x + blockIdx.x * job.prologue.own_bytes;
-}
-
-// Waits for x, or for what it is made of, and makes it. Not inlined: every type has a call.
-template <class Shape>
-__device__ __attribute__((noinline)) void begin_step(const StepJob& job) {
-  await_grid();
-  if (job.prologue.makes == riverrun::StepMakes::kNothing) return;
-  make_own_x<Shape::warps>(job.prologue, job.blocks, const_cast<unsigned char*>(own_step_x(job)),
-                           dynamic_shared());
-  __syncthreads();
-}
-
 // A block's share of a weight.
 template <uint32_t dtype, class Shape>
 __device__ inline void multiply_step_share(const StepJob& job, const StepWeight& w, int first,
@@ -211,11 +190,11 @@ __device__ inline void multiply_step_share(const StepJob& job, const StepWeight&
   StepFetch<dtype, Shape> fetch(w, share);
 #pragma unroll 1
   for (int s = 0; s < Stage::count; ++s) fetch.next(stages + s * Stage::bytes);
-  if (waits) begin_step<Shape>(job);
+  if (waits) await_grid();
 
   const int first_tile = static_cast<int>(blockIdx.y) * Shape::tiles;
   const StepColumns<Shape> columns(job, first_tile);
-  const unsigned char* x_lane = own_step_x(job) + lane % 4 * 16;
+  const unsigned char* x_lane = job.x + lane % 4 * 16;
 
   StepItem<Shape> item(share);
   const int parts = units % Shape::warps * w.parts;  // of the units that are not taken whole
@@ -289,11 +268,9 @@ __device__ inline void release_at_once() {
 
 // Grid: shares of about the same cost, groups of rows of x.
 template <class Shape, uint32_t... dtypes>
-__global__ void __launch_bounds__(Shape::threads, 1)
-    multiply_step(const __grid_constant__ StepJob job) {
+__global__ void __launch_bounds__(Shape::threads, 1) multiply_step(StepJob job) {
   release_at_once();
-  begin_own_x<Shape::warps>(job.prologue, job.blocks);
-  if (!job.constant) begin_step<Shape>(job);
+  if (!job.constant) await_grid();
   const int begin = static_cast<int>(blockIdx.x) * job.share, end = begin + job.share;
   bool waits = job.constant;
   for (int i = 0; i < job.count; ++i) {

@@ -78,16 +78,6 @@ template <bool added>
 void run_norm(const rr_node* node, const rr_exec* exec) {
   const rr_tensor &x = node->inputs[0], &y = node->outputs[0];
   if (x.shape[0] == 0) return;
-  if (makes_own(node)) {
-    riverrun::StepPrologue own;
-    own.makes = riverrun::StepMakes::kNorm;
-    own.first = data<const float>(x);
-    own.second = added ? data<const float>(node->inputs[1]) : nullptr;
-    own.weight = data<const float>(node->inputs[added ? 2 : 1]);
-    own.eps = attr_float(node, "eps", 0.0);
-    own.sum = added ? data<float>(node->outputs[1]) : nullptr;
-    return launch_products(node, exec, added ? 3 : 2, own);
-  }
   NormInput in = {};
   in.x = rows_of(x);
   if (added) {

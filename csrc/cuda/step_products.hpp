@@ -5,7 +5,6 @@
 #include <stdint.h>
 
 #include "riverrun.h"
-#include "step_prologue.hpp"
 
 namespace riverrun {
 
@@ -24,10 +23,7 @@ bool step_takes(const rr_tensor& w, char* why, size_t size);
 // One launch. products: up to kMostStepWeights, all with weights of k columns. x: n rows of k
 // values as step_x.cuh writes them, step_x_bytes(n, k) bytes.
 void launch_step_products(const rr_exec* exec, const StepProduct* products, int count,
-                          const void* x, int64_t n, int64_t k, const StepPrologue& prologue = {});
-
-// The most blocks that a launch for one row of x has on the current device.
-int most_step_blocks();
+                          const void* x, int64_t n, int64_t k);
 
 // A weight as the kernel sees it.
 struct StepWeight {
@@ -45,7 +41,6 @@ struct StepJob {
   int count;
   bool constant;  // no kernel writes a weight
   const unsigned char* x;
-  StepPrologue prologue;
   int n, blocks;  // rows of x, blocks of 256 values of each
   int share;      // the cost that each block takes
 };

@@ -101,7 +101,7 @@ def wide(op: str, blocks: int) -> BoundCase:
     "op", ["norm_mul_mats", "add_norm_mul_mats", "glu_mul_mat", "gated_norm_mul_mat"]
 )
 def test_wide_rows_have_the_bits_of_single_ones(op: str, blocks: int) -> None:
-    """Single rows that the products' blocks make themselves, and others that a launch makes."""
+    """Whatever the number of values that a block of the launch before the products makes."""
     case = wide(op, blocks)
     choice = backend().choose(outline(case))
     assert choice.kernel is not None and choice.kernel.isa == "step", choice.why
