@@ -32,7 +32,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     heads = {"ssm.time_step_rank": 16, "ssm.inner_size": 16 * 32}
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(SHAPES, "fused", replace(tiny, keys=tiny.keys | heads))
-        synthesize("fused", find_mix("Q4_K_M"), path, BlockRecoder(1))
+        synthesize("fused", find_mix("Q8_0"), path, BlockRecoder(1))
     return path
 
 
@@ -75,9 +75,10 @@ def test_a_step_takes_fewer_launches(file: Path, monkeypatch: pytest.MonkeyPatch
         ops.append(Counter(choice.kernel.op for choice in plan.choices))
     assert not ops[0].keys() & {"mul_mat", "swiglu"}
     assert ops[1].keys().isdisjoint({"mul_mats", "norm_mul_mats", "glu_mul_mat"})
-    # Of a layer: two norms with products, what mixes tokens in two or three, two more products.
+    # Of a layer: two norms with products and two more products, each in two launches, and what
+    # mixes tokens in two or three.
     blocks = 8
-    assert launches[0] is not None and launches[0] <= 7 * blocks and launches[1] > 20 * blocks
+    assert launches[0] is not None and launches[0] <= 11 * blocks and launches[1] > 20 * blocks
 
 
 def wide(op: str, blocks: int) -> BoundCase:
