@@ -42,13 +42,20 @@ def stream(seed: int, n: int = 600) -> list[int]:
 
 
 class Plain:
-    """Decoding of a token sequence one by one, without drafts, as far as it was asked for."""
+    """Decoding of a token sequence one by one, without drafts, as far as it was asked for.
 
-    def __init__(self, model: rr.Model, tokens: Sequence[int]) -> None:
+    prompt: so many tokens at its beginning are evaluated as a prompt: where kernels of prompts have
+    bits of their own, as on cards, nothing is known of what comes before the last of them."""
+
+    def __init__(self, model: rr.Model, tokens: Sequence[int], prompt: int = 0) -> None:
         self.tokens = list(tokens)
         self._session = model.session(n_ctx=len(self.tokens))
         self._recurrent = [self._now()]
         self._logits: list[np.ndarray] = []
+        if prompt:
+            last = self._session.prefill(self.tokens[:prompt]).copy()
+            self._logits = [np.full_like(last, np.nan)] * (prompt - 1) + [last]
+            self._recurrent += [{}] * (prompt - 1) + [self._now()]
 
     def _now(self) -> dict[str, np.ndarray]:
         parts = self._session.memory.parts

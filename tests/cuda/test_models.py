@@ -154,8 +154,9 @@ def test_greedy_text(variant: str, stored: str) -> None:
     assert len(got) == n
     rows, want = (greedy_rows(load(variant, d, stored), prompt, got) for d in ("cuda", "cpu"))
     assert rows.argmax(-1).tolist() == got
-    # The prompt's end is that of a bf16 product, and all that follows builds on it.
-    limit = 5e-2 if stored == "q8_0" else 1e-2
+    # The prompt is one of bf16 products, and all that follows builds on it: rounded weights and
+    # activations differ by 4e-3 of a row's norm, which layers of random weights multiply.
+    limit = 8e-2 if stored == "q8_0" else 1e-2
     require_near(rows, want, limit, share_of(variant))
     best = np.sort(want)
     near_tie = best[:, -1] - best[:, -2] <= 2 * limit * np.abs(want).max()
@@ -181,7 +182,9 @@ def test_a_session_goes_on_after_passes_ahead(variant: str) -> None:
     held = s.tokens()
     assert held[: len(prompt)] == prompt and -1 not in held
     other = model.session(64)
-    other.evaluate([(0, held)], want="none")
+    other.prefill(prompt)
+    for token in held[len(prompt) :]:
+        other.decode(token)
     after = stream(8)[:3]
     for token in after:
         assert s.decode(token).tobytes() == other.decode(token).tobytes()

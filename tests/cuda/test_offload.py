@@ -246,7 +246,7 @@ def test_what_does_not_fit_is_told(two_cards: None) -> None:
             BackendError, match=r"memory needs [1-9]\d* MiB, and device [01] has \d+ MiB free"
         ),
     ):
-        model.session(n_ctx=512, n_seqs=64)
+        model.session(n_ctx=512, n_seqs=128)
 
 
 def test_progress_reaches_the_whole() -> None:

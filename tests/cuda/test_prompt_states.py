@@ -194,7 +194,9 @@ def test_texts_go_to_host_memory_and_come_back() -> None:
             while not e.idle:
                 e.step()
         assert e.occupancy().host_bytes > 0
-        assert [request.timings.cache_n for request in asked] == [0, 0, 512]
+        # The last place before its end that the text could be cut at.
+        grid = e.session.sequences.storage.grid
+        assert grid and [request.timings.cache_n for request in asked] == [0, 0, 600 // grid * grid]
         assert asked[0].tokens == asked[2].tokens
         for part in e.session.memory.parts:
             if isinstance(part, PagedKV):

@@ -94,7 +94,7 @@ def test_scripts(variant: str, rollback: str, wrong_at: int | None) -> None:
     require_equal(got, want)
     per_round = 8 if wrong_at is None else wrong_at
     assert got.timings["draft_rounds"] == -(-(n - 1) // (1 + per_round))
-    like = Plain(model, [*prompt, *want.tokens])
+    like = Plain(model, [*prompt, *want.tokens], len(prompt))
     require_state(spec.session, 0, like)
 
 
@@ -128,9 +128,9 @@ def test_the_demo_model_seeded(kind: str) -> None:
 def test_verified_logits_are_those_of_single_steps(stored: str) -> None:
     """Whatever the number of drafts: row n of a pass has the bits of the n-th step."""
     model, tokens = tiny(stored, "cuda"), stream(9)[:40]
-    like = Plain(model, tokens)
+    like = Plain(model, tokens, 5)
     session = model.session(64, n_rs_seq=16)
-    session.evaluate([(0, tokens[:5])], want="none")
+    session.prefill(tokens[:5])
     for drafts in thinned((0, 1, 2, 3, 4, 7, 8, 15, 16), (1, 3, 8)):
         at = session.length()
         logits = session.verify([(0, tokens[at : at + 1 + drafts])]).logits
