@@ -111,7 +111,7 @@ def test_any_magnitude(scale: float) -> None:
     assert max(result.nmse.values()) < 1e-9
 
 
-@pytest.mark.skipif(not EMULATED, reason="a card has what it has")
+@pytest.mark.skipif(not EMULATED, reason="a card's shared memory cannot be set")
 def test_other_cards(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cards whose blocks have less shared memory take the chunks that warps multiply."""
     monkeypatch.setenv(SHARED, str(163 << 10))

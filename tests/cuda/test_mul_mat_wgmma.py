@@ -28,7 +28,7 @@ def _served() -> None:
     card = cuda.cards()[0]
     built = EMULATED or "90a" in cuda._cuda.architectures
     if (card["major"], card["minor"]) != (9, 0) or not built:
-        pytest.skip("needs a card of compute capability 9.0 and a build for 90a")
+        pytest.skip("wgmma needs a card of compute capability 9.0 and a build for 90a")
 
 
 def products(of: str, m: int, k: int) -> Rows:
@@ -112,7 +112,7 @@ def test_rows_of_any_size(of: str) -> None:
     assert (np.abs(got - want) <= (4e-3 if of == "q8_0" else 1e-3) * norms).all()
 
 
-@pytest.mark.skipif(not EMULATED, reason="a card is what it is")
+@pytest.mark.skipif(not EMULATED, reason="a card's capability cannot be set")
 def test_other_cards_take_other_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     case = outline(bind_case(MulMat, Case(x=f32(64, 256), w=rand("q4_k", 130, 256))))
     for capability in ("8.0", "8.9", "10.0", "12.0"):
