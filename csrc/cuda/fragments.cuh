@@ -140,43 +140,4 @@ __device__ inline void centred(unsigned codes, unsigned minus_zero, unsigned sca
   odd = multiply_pairs(add_pairs(odd_bytes(codes), minus_zero), scale);
 }
 
-// Products up to 4064 are rounded to a multiple of 2.
-template <>
-struct Fragment<RR_Q6_K> {
-  static constexpr int kBytes = 210, kGrain = 2;
-  static constexpr bool kMinima = false;
-  unsigned codes[2][2][8];  // of row and sub-block
-  unsigned scale[2][4];     // of 16 values each, twice
-  float d[2];
-
-  __device__ void load(int r, const unsigned char* block, int t) {
-    const unsigned nibble = t % 2 * 4, odd_at = reinterpret_cast<uintptr_t>(block) & 2;
-    unsigned high[8];
-    read_words(block + 128 + 32 * (t / 2), odd_at, nibble, high);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      read_words(block + 64 * (t / 2) + 32 * h, odd_at, nibble, codes[r][h]);
-#pragma unroll
-      for (int i = 0; i < 8; ++i)
-        codes[r][h][i] = (codes[r][h][i] & 0x0f0f0f0fu) | (high[i] << (4 - 2 * h) & 0x30303030u);
-    }
-    unsigned s[1];
-    read_words(block + 192 + 4 * t, odd_at, 0, s);
-    const unsigned even = add_pairs(even_bytes(s[0] ^ 0x80808080u), pair_of(kMinus1152));
-    const unsigned odd = add_pairs(odd_bytes(s[0] ^ 0x80808080u), pair_of(kMinus1152));
-    scale[r][0] = low_twice(even);
-    scale[r][1] = low_twice(odd);
-    scale[r][2] = high_twice(even);
-    scale[r][3] = high_twice(odd);
-    d[r] = load_half(block + 208);
-  }
-
-  __device__ void step(int s, unsigned (&a)[4]) const {
-    const int h = s % 2, i = s / 2;
-#pragma unroll
-    for (int r = 0; r < 2; ++r)
-      centred(codes[r][h][i], pair_of(kMinus1056), scale[r][2 * h + i / 4], a[r], a[2 + r]);
-  }
-};
-
 }  // namespace
