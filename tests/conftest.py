@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+import own_share
 import pytest
 from riverrun.graph import OPS
 from riverrun.models.architecture import ARCHITECTURES
@@ -24,6 +25,13 @@ def strangers() -> set[str]:
         for name, made in registry.items()
         if not made.__module__.startswith("riverrun.")
     }
+
+
+@pytest.fixture
+def all_processors() -> Iterator[None]:
+    """For tests that need several threads, not asked for with `oversubscribe`."""
+    with own_share.all_processors():
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import tempfile
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import riverrun as rr
+from own_share import all_processors
 from paths import DATA, DEMO, SHARED, shared
 from shortened import shorten
 
@@ -18,7 +20,8 @@ PROMPTS = {p["name"]: p for p in json.loads((DATA / "golden.json").read_text())[
 
 @cache
 def _load(path: Path, device: str, threads: int | None) -> rr.Model:
-    return rr.load(path, device=device, threads=threads)
+    with all_processors() if threads else nullcontext():
+        return rr.load(path, device=device, threads=threads)
 
 
 _files = tempfile.TemporaryDirectory()

@@ -151,6 +151,7 @@ for weights in (None, w):
 """
 
 
+@pytest.mark.usefixtures("all_processors")
 def test_instruction_sets_and_threads_give_the_same_blocks() -> None:
     def digests(isa: str, threads: str) -> str:
         call = [sys.executable, "-c", DIGEST, threads]

@@ -406,6 +406,7 @@ def test_a_prompt_that_ends_differently_is_not_read_anew(
     assert d.drafter.session.length() >= len(prompt) - PUT_OFF - 4
 
 
+@pytest.mark.usefixtures("all_processors")
 @pytest.mark.parametrize("threads, shared", [(2, True), (1, False)])
 def test_threads_of_a_draft_model(tmp_path: Path, threads: int, shared: bool) -> None:
     """It computes with those of the target, which never computes at the same time: threads of two

@@ -325,6 +325,7 @@ def test_short_representations() -> None:
     assert repr(open_backend("reference")) == "<ReferenceBackend 'reference'>"
 
 
+@pytest.mark.usefixtures("all_processors")
 def test_capabilities_of_backends() -> None:
     cpu, reference = open_backend("cpu", 2), open_backend("reference")
     assert cpu.capabilities == Capabilities(threads=2, prompt_exact=True)

@@ -163,7 +163,8 @@ def test_keys_written_to_a_wrong_place(
 @cache
 def split() -> rr.Model:
     """The demo model on the CPU, but for `silu`, which the reference backend computes."""
-    parts = SplitBackend([Without(CpuBackend(2), "silu"), ReferenceBackend()])
+    cpu = CpuBackend(2, oversubscribe=True)
+    parts = SplitBackend([Without(cpu, "silu"), ReferenceBackend()])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("riverrun.engine.offload.open_backend", lambda *_: parts)
         return rr.engine.Model(load_file(DEMO), "cpu")

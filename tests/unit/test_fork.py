@@ -172,6 +172,7 @@ def test_a_fork_in_the_middle_of_another_threads_runs() -> None:
 
 
 @needs_fork
+@pytest.mark.usefixtures("all_processors")
 def test_a_model_that_was_loaded_before_the_fork_serves_in_every_child() -> None:
     run("""
         import multiprocessing
