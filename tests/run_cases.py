@@ -6,12 +6,24 @@ once. Exits with 1 when a case fails. `riverrun test-ops` does the same, and mor
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 import riverrun.ops  # noqa: F401
 from riverrun.backends.cpu import CpuBackend, instruction_sets
 from riverrun.bench.op_cases import STATUSES, run_cases, small_cases, summary
+from riverrun.graph.case import BoundCase
 
-__all__ = ["main", "small_cases"]
+__all__ = ["first_of_patterns", "main", "small_cases"]
+
+
+def first_of_patterns(cases: Sequence[BoundCase]) -> list[BoundCase]:
+    """The first case of each op with the same types and ranks of operands."""
+
+    def pattern(case: BoundCase) -> tuple[object, ...]:
+        kinds = ((d.dtype.name, len(d.shape)) if d is not None else None for d in case.inputs)
+        return case.op.name, *kinds
+
+    return list({pattern(case): case for case in reversed(cases)}.values())
 
 
 def main(names: list[str]) -> int:

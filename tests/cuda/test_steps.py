@@ -17,7 +17,8 @@ from riverrun.graph import Graph
 from rollback_rig import STRATEGIES, stream, tiny
 
 pytestmark = needs_cuda
-STEPS = thinned(1000, 200)
+# Emulated kernels take fewer steps: those around 128 keys, where attention begins another split.
+PROMPT, STEPS = thinned((0, 1000), (116, 24))
 
 
 def tokens(n: int) -> list[int]:
@@ -25,15 +26,21 @@ def tokens(n: int) -> list[int]:
     return stream(7, n)
 
 
-def decode(model: rr.Model, given: Sequence[int]) -> list[bytes]:
-    """The logits after each token."""
+def decode(model: rr.Model, given: Sequence[int], prompt: int = 0) -> list[bytes]:
+    """The logits after each token beyond a prompt of the first ones."""
     session = model.session(n_ctx=len(given))
-    return [session.decode(token).tobytes() for token in given]
+    if prompt:
+        session.prefill(given[:prompt])
+    return [session.decode(token).tobytes() for token in given[prompt:]]
+
+
+def decode_many(model: rr.Model) -> list[bytes]:
+    return decode(model, tokens(PROMPT + STEPS), PROMPT)
 
 
 @cache
 def decoded(variant: str) -> list[bytes]:
-    return decode(tiny(variant, "cuda"), tokens(STEPS))
+    return decode_many(tiny(variant, "cuda"))
 
 
 def launched(model: rr.Model, monkeypatch: pytest.MonkeyPatch) -> rr.Model:
@@ -52,14 +59,14 @@ VARIANTS = [
 def test_many_steps_have_the_same_bits_again(variant: str) -> None:
     first = decoded(variant)
     assert len(set(first)) > STEPS // 2
-    assert decode(tiny(variant, "cuda"), tokens(STEPS)) == first
+    assert decode_many(tiny(variant, "cuda")) == first
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_graphs_change_no_bits(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = launched(tiny(variant, "cuda"), monkeypatch)
     assert not model.backend.graphs  # type: ignore[attr-defined]
-    assert decode(model, tokens(STEPS)) == decoded(variant)
+    assert decode_many(model) == decoded(variant)
 
 
 def rounds(model: rr.Model, n: int) -> Iterator[bytes]:
@@ -129,7 +136,7 @@ def test_rounds_record_nothing(strategy: str, monkeypatch: pytest.MonkeyPatch) -
         Counted(monkeypatch, "Plan"),
     ]
     seen = set()
-    for _ in range(thinned(500, 40)):
+    for _ in range(thinned(500, 20)):
         seqs = rng.sample(range(2), rng.randint(1, 2))
         items = [(seq, given[: rng.randint(1, drafts + 1)]) for seq in seqs]
         session.verify(items)
@@ -139,7 +146,7 @@ def test_rounds_record_nothing(strategy: str, monkeypatch: pytest.MonkeyPatch) -
             session.commit(seq, keep)
             if session.length(seq) > 400:
                 session.clear(seq)
-    assert len(seen) > 10 and [c.n for c in calls] == [0, 0, 0, 0]
+    assert len(seen) > 8 and [c.n for c in calls] == [0, 0, 0, 0]
     tiny("qwen35", "cuda").session(64, rollback=strategy, n_rs_seq=drafts)
     assert all(c.n > 0 for c in calls[:3])
 

@@ -14,21 +14,15 @@ from riverrun.backends.reference import ReferenceBackend
 from riverrun.backends.row_exact import SIZES, check_rows, undeclared
 from riverrun.graph import OPS, Op, TensorSpec, register
 from riverrun.graph.case import BoundCase, Case, Fixed, f32, fixed, ints, op_cases
-from run_cases import small_cases
+from run_cases import first_of_patterns, small_cases
 
 CASES = small_cases()
 # 9 is the first size that products of several rows do not take in one go.
 FEW = (2, 9, 33)
 
 
-def pattern(case: BoundCase) -> tuple[object, ...]:
-    """Which operands there are, of which types and ranks."""
-    kinds = ((d.dtype.name, len(d.shape)) if d is not None else None for d in case.inputs)
-    return case.op.name, *kinds
-
-
 # Every case runs at a few sizes, and the first of each pattern of operands at all of them.
-PATTERNS = list({pattern(case): case for case in reversed(CASES)}.values())
+PATTERNS = first_of_patterns(CASES)
 
 
 def check(case: BoundCase, sizes: tuple[int, ...]) -> None:
