@@ -19,7 +19,7 @@ from paths import DEMO
 from riverrun import _cpu
 from riverrun.backends.base import aligned
 from riverrun.backends.cpu import CpuBackend, instruction_sets
-from riverrun.bench import levels, measure, peers
+from riverrun.bench import levels, measure, peers, throughput
 from riverrun.bench import report as report_module
 from riverrun.bench.apart import Apart
 from riverrun.bench.by_engine import FilledSequences, decode_context
@@ -46,21 +46,34 @@ def test_times() -> None:
     assert times.rates(2) == {"t_s_median": 4, "t_s_min": 2, "t_s_max": 8, "spread": 1.5}
 
 
-def test_repeat_leaves_out_the_warm_up_and_what_comes_before() -> None:
+class Clock:
+    """Stands in for the module `time`: goes on only where a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+def test_repeat_leaves_out_the_warm_up_and_what_comes_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     calls: list[str] = []
+    clock = Clock()
+    monkeypatch.setattr(measure, "time", clock)
 
     def run() -> None:
-        if calls.count("run") == 0:
-            time.sleep(0.05)
+        clock.now += 1.0 if calls.count("run") else 64.0
         calls.append("run")
 
     def before() -> None:
-        time.sleep(0.01)
+        clock.now += 8.0
         calls.append("before")
 
     times = repeat(run, 3, before)
     assert calls == ["before", "run"] * 4
-    assert len(times.seconds) == 3 and max(times.seconds) < 0.01
+    assert times.seconds == (1.0, 1.0, 1.0)
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 255, 256 * 64 * 3 + 100, 8 << 20])
@@ -135,19 +148,23 @@ def test_timed_passes_give_what_a_session_gives() -> None:
     assert 0 < timed.runner.single.seconds < whole
 
 
-def test_overhead_is_outside_the_plan_and_without_the_warm_up() -> None:
+def test_overhead_is_outside_the_plan_and_without_the_warm_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     bench = Bench(riverrun.load(DEMO, DEVICE), 20)
     decode, calls = bench.session.decode, []
+    clock = Clock()
+    monkeypatch.setattr(throughput, "time", clock)
 
     def slow(token: int, seq: int = 0) -> np.ndarray:
         calls.append(token)
-        time.sleep(0.5 if len(calls) <= 3 else 0.02)
+        clock.now += 64.0 if len(calls) <= 3 else 0.25
         return decode(token, seq)
 
     bench.session.decode = slow  # type: ignore[method-assign]
     row = bench.measure(make_tests([], 3)[0], 1)
     assert len(calls) == 6
-    assert 20_000 < row["decode_overhead_us"] < 100_000
+    assert row["decode_overhead_us"] == 250_000
 
 
 @pytest.mark.parametrize("variant", ["llama", "qwen35", "gemma3"])
