@@ -190,7 +190,11 @@ ACTS = {
 @pytest.mark.parametrize("name", ACTS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_exception_at_any_line(kind: str, name: str) -> None:
-    act, line = ACTS[name], 0
+    """Of hybrid memories, which run the same lines around those of their own kind of recurrent
+    memory, one of two takes the lines between those of the other."""
+    act, line, step = ACTS[name], 0, 1
+    if kind.startswith("hybrid"):
+        line, step = list(KINDS).index(kind) % 2, 2
     while True:
         s = Sequences(kind)
         act.before(s)
@@ -213,7 +217,7 @@ def test_an_exception_at_any_line(kind: str, name: str) -> None:
             s.grow(seq, PAGE - 20)
         for seq in range(N_SEQS):
             s.require(seq)
-        line += 1
+        line += step
     assert line > 3
 
 

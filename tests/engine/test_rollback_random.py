@@ -13,8 +13,8 @@ from tiny_models import N_VOCAB
 
 N_SEQS, MOST = 3, 120
 RUNS = [
-    *((strategy, "cpu", window, 300) for strategy in STRATEGIES for window in (3, 8)),
-    *((strategy, "reference", 4, 30) for strategy in STRATEGIES),
+    *((strategy, "cpu", window, 150) for strategy in STRATEGIES for window in (3, 8)),
+    *((strategy, "reference", 4, 15) for strategy in STRATEGIES),
 ]
 OTHERS = [(variant, strategy) for variant in HYBRID for strategy in STRATEGIES]
 
