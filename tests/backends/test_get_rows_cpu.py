@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import riverrun.models.quant  # noqa: F401
+from lower_levels import check_at
 from one_op import bits, cpu
 from riverrun.backends.base import Pools
 from riverrun.backends.cpu import ROWS16, CpuPlan, instruction_sets
@@ -107,12 +104,4 @@ def test_every_type_with_a_codec_is_a_case() -> None:
 
 @pytest.mark.parametrize("isa", instruction_sets()[:-1])
 def test_the_same_at_lower_instruction_sets(isa: str) -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__]
-    done = subprocess.run(
-        [*command, "-k", "bit_for_bit"],
-        env=os.environ | {"RIVERRUN_ISA": isa},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    check_at(isa, __file__, "bit_for_bit")

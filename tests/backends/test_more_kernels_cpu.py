@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +18,7 @@ from kernel_checks import (
     check_reused_memory,
     check_row_bits,
 )
+from lower_levels import check_at, integers_only
 from one_op import bits, compute, cpu, feed, normal, run_graph, unwritten
 from riverrun.backends.base import Pools
 from riverrun.backends.cpu import instruction_sets
@@ -336,12 +334,5 @@ def test_an_id_beyond_the_experts_is_an_error(kind: str, constant: bool, threads
 
 @pytest.mark.parametrize("isa", instruction_sets()[:-1])
 def test_all_of_this_at_lower_instruction_sets(isa: str) -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__]
-    done = subprocess.run(
-        [*command, "-k", "not lower_instruction_sets"],
-        env=os.environ | {"RIVERRUN_ISA": isa},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    experts = "experts or more_pairs or a_token"
+    check_at(isa, __file__, experts if integers_only(isa) else "not lower_instruction_sets")

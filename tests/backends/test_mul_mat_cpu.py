@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import riverrun.models.quant  # noqa: F401
 from eight_bits import rounded
+from lower_levels import check_at, integers_only
 from one_op import bits, cpu, normal
 from riverrun.backends.base import Pools
 from riverrun.backends.cpu import instruction_sets
@@ -290,26 +291,20 @@ def digest() -> str:
     return total.hexdigest()
 
 
+@cache
+def digest_at(isa: str) -> str:
+    places = os.pathsep.join([os.path.dirname(__file__), *sys.path])
+    environment = os.environ | {"RIVERRUN_ISA": isa, "PYTHONPATH": places}
+    command = [sys.executable, "-c", "import test_mul_mat_cpu as t; print(t.digest())"]
+    return subprocess.check_output(command, env=environment, text=True, timeout=600)
+
+
 @pytest.mark.parametrize("isa", instruction_sets()[2:])
 def test_levels_with_fused_multiply_add_give_the_same_bits(isa: str) -> None:
-    def of(level: str) -> str:
-        places = os.pathsep.join([os.path.dirname(__file__), *sys.path])
-        environment = os.environ | {"RIVERRUN_ISA": level, "PYTHONPATH": places}
-        command = [sys.executable, "-c", "import test_mul_mat_cpu as t; print(t.digest())"]
-        return subprocess.check_output(command, env=environment, text=True, timeout=600)
-
-    assert of(isa) == of("avx2")
+    assert digest_at(isa) == digest_at("avx2")
 
 
 @pytest.mark.parametrize("isa", instruction_sets()[:-1])
 def test_all_of_this_at_lower_instruction_sets(isa: str) -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__]
-    environment = os.environ | {"RIVERRUN_ISA": isa}
-    done = subprocess.run(
-        [*command, "-k", "not lower_instruction_sets"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    floats = " and not f32 and not f16" if integers_only(isa) else ""
+    check_at(isa, __file__, "not lower_instruction_sets and not levels_with" + floats)
