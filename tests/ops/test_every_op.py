@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import pydoc
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -45,9 +46,24 @@ def run(op: Op, inputs: list[np.ndarray | None]) -> tuple[np.ndarray, ...]:
     return outs if isinstance(outs, tuple) else (outs,)
 
 
-def by_id(cases: list[BoundCase]) -> Any:
-    """Parametrize over cases."""
-    return pytest.mark.parametrize("case", cases, ids=lambda c: c.id)
+def of_op(cases: list[BoundCase]) -> Any:
+    """Let a check of a case be a test of each op: of all its cases, naming the first that fails."""
+
+    def made(check: Callable[[BoundCase], None]) -> Callable[[str], None]:
+        names = sorted({case.op.name for case in cases})
+
+        @pytest.mark.parametrize("name", names)
+        def test(name: str) -> None:
+            for case in cases:
+                if case.op.name == name:
+                    try:
+                        check(case)
+                    except Exception as error:
+                        raise AssertionError(case.id) from error
+
+        return test
+
+    return made
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -86,7 +102,7 @@ def test_cases_exist_and_are_named_apart(name: str) -> None:
     assert OPS[name].view or any("perf" in case.tags for case in cases)
 
 
-@by_id([case for name in NAMES for case in ALL[name]])
+@of_op([case for name in NAMES for case in ALL[name]])
 def test_case_infers(case: BoundCase) -> None:
     specs, outs = specs_of(case), infer(case)
     wanted = [n for n in case.op.outputs if not n.endswith("?")]
@@ -109,7 +125,7 @@ def test_case_infers(case: BoundCase) -> None:
             assert spec is not None and (spec.shape, spec.dtype) == (out.shape, out.dtype)
 
 
-@by_id(SMALL)
+@of_op(SMALL)
 def test_reference_agrees_with_infer_and_leaves_its_inputs(case: BoundCase) -> None:
     inputs = values(case.draw())
     before = [None if x is None else x.tobytes() for x in inputs]
@@ -122,7 +138,7 @@ def test_reference_agrees_with_infer_and_leaves_its_inputs(case: BoundCase) -> N
         assert (out.shape, out.dtype) == (spec.shape, expected)
 
 
-@by_id(SMALL)
+@of_op(SMALL)
 def test_case_draws_the_same_inputs_again(case: BoundCase) -> None:
     for one, two in zip(case.draw(), case.draw(), strict=True):
         assert (one is None and two is None) or (
@@ -154,7 +170,7 @@ def has_rows(case: BoundCase) -> bool:
 ROWWISE = [case for case in SMALL if has_rows(case)]
 
 
-@by_id(ROWWISE)
+@of_op(ROWWISE)
 def test_row_of_a_rowwise_reference_stands_alone(case: BoundCase) -> None:
     inputs, along = values(case.draw()), rowwise_inputs(case)
     outs = run(case.op, inputs)
