@@ -8,10 +8,12 @@ import subprocess
 import sys
 
 import pytest
+from lower_levels import integers_only
 from one_op import cpu
 from paths import ROOT
 from riverrun.backends.cpu import instruction_sets
 from riverrun.backends.harness import run_case
+from riverrun.graph import OPS
 from riverrun.graph.case import BoundCase
 from run_cases import small_cases
 
@@ -27,6 +29,8 @@ def test_cpu_agrees_with_the_reference(case: BoundCase) -> None:
 @pytest.mark.parametrize("isa", instruction_sets()[:-1])
 def test_lower_instruction_sets_agree_too(isa: str) -> None:
     runner = [sys.executable, str(ROOT / "tests" / "run_cases.py")]
+    if integers_only(isa):
+        runner += [name for name in OPS if "mul_mat" in name]
     environment = os.environ | {"RIVERRUN_ISA": isa}
     done = subprocess.run(runner, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
