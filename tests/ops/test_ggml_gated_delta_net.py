@@ -132,6 +132,7 @@ def test_the_state_given_stays_as_it_is() -> None:
     assert [v.node.op.name for v in written] == ["cont"]
 
 
+@pytest.mark.usefixtures("all_processors")
 def test_a_plan_of_one_plane_runs_on_the_processor() -> None:
     """The parts have kernels, whether or not the whole has."""
     for case in CASES:

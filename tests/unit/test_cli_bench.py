@@ -82,6 +82,7 @@ def test_read_bandwidth_is_a_plausible_rate(nbytes: int) -> None:
     assert nbytes < 1 << 20 or read_bandwidth(2, nbytes, repetitions=2) > 1e7
 
 
+@pytest.mark.usefixtures("all_processors")
 @pytest.mark.parametrize("wanted", [1 << 20, 3 << 20, 5 << 20])
 def test_what_is_read_is_as_large_as_the_weights(
     wanted: int, monkeypatch: pytest.MonkeyPatch

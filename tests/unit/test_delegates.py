@@ -70,6 +70,7 @@ def test_the_list_of_wrappers_is_whole() -> None:
     assert {c.__name__ for c in own} - {"BoundChecksum"} <= {c.__name__ for c in WRAPPERS}
 
 
+@pytest.mark.usefixtures("all_processors")
 def test_a_wrapper_that_changes_capabilities_is_consistent() -> None:
     late = ahead_rig.LateBackend(open_backend("cpu", 2))
     assert late.runs_ahead and late.threads == 2 and late.on_host
