@@ -15,7 +15,7 @@ from riverrun.graph.case import BoundCase
 from riverrun.graph.passes.expand import expand
 
 pytestmark = needs_cuda
-MIXES = ("ssm_conv_silu", "delta_mix", "attention_prepare")
+MIXES = ("ssm_conv_silu", "delta_mix", "conv_delta_mix", "attention_prepare")
 CASES = [case for case in small_cases() if case.op.name in MIXES]
 
 
