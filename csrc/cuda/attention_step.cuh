@@ -1,15 +1,18 @@
 // attention of few query vectors: a grid that fits a card at once goes through the splits of all
-// tiles of vectors at all key heads; what it finds of each is merged by a second kernel.
+// tiles of vectors at all key heads; attention_merge.cuh merges what it finds of each.
 //
 // Splits lie at fixed positions, and get longer with them. A block's copies run ahead from one
-// split into the next.
+// split into the next. Where no kernel writes the numbers that say where keys lie, all that follows
+// from them is found while the kernels before this one end.
 #pragma once
 
+#include "ahead.cuh"
 #include "attention_step_fetch.cuh"
 
 namespace {
 
 constexpr int kMostSequences = 512;
+constexpr int kGroupSplits = 16;  // that are merged together
 
 // Splits of 64 keys up to position 1024, of 128 up to 8192, of 256 up to 32768, of 512 beyond.
 struct Splits {
@@ -29,15 +32,26 @@ struct Splits {
 
 // What one launch works on: tiles first_tile .. first_tile + tiles - 1, and where results go: sums
 // [tile, key head, split, vector, Dv], then highest score and total [tile, key head, split, vector,
-// 2].
+// 2]; both likewise for groups of splits. counts: of splits of each group that have been gone
+// through, then of groups, for each tile and key head; null where a kernel of its own merges.
+// early: no kernel writes offsets, positions and block table.
 struct StepJob {
   Task task;
-  float *sums, *marks;
+  float *sums, *marks, *group_sums, *group_marks;
+  unsigned* counts;
   int first_tile, tiles, tile_rows;  // vectors of a tile that have a place
+  int groups;                        // at most
+  bool early;
 
   __device__ int64_t index(int tile, int kv_head, int split) const {
     return ((static_cast<int64_t>(tile) * task.kv_heads + kv_head) * task.splits + split) *
            tile_rows;
+  }
+  __device__ int64_t group_index(int tile, int kv_head, int group) const {
+    return ((static_cast<int64_t>(tile) * task.kv_heads + kv_head) * groups + group) * tile_rows;
+  }
+  __device__ unsigned* counter(int tile, int kv_head) const {
+    return counts + (tile * task.kv_heads + kv_head) * (groups + 1);
   }
 };
 
@@ -168,13 +182,6 @@ struct Turn {
   }
 };
 
-// Lets the kernel that merges begin as soon as all blocks have begun: it is small.
-__device__ inline void release_merge() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
 template <int W, uint32_t dtype, int T>
 struct Step {
   using L = StepLayout<W, dtype, T>;
@@ -216,6 +223,27 @@ struct Step {
     Span keys = {unit.any.first - base, unit.any.last - base};
     if (row < 0) keys.last = 0;
     Copies::run(pool, unit.at.kv_head, row, keys, to);
+  }
+
+  // Brings the first block's keys and values closer.
+  __device__ void fetch_first() const {
+    Turn at;
+    at.begin(units, count);
+    const int row = first_row(at);
+    if (row < 0) return;
+    const Unit& unit = units[at.unit];
+    const int base = at.block * kBlockKeys, seen = max(0, unit.any.first - base);
+    const int keys = min(kBlockKeys, unit.any.last - base) - seen;
+    fetch_rows(job.task.k, unit.at.kv_head, row + seen, keys);
+    fetch_rows(job.task.v, unit.at.kv_head, row + seen, keys);
+  }
+
+  static __device__ void fetch_rows(const Pool& pool, int kv_head, int row, int keys) {
+    const char* from = pool.base + kv_head * pool.head_bytes + row * pool.row_bytes;
+    constexpr int threads = 4;  // of a row
+    for (int key = threadIdx.x / threads; key < keys; key += kStepThreads / threads)
+      for (int64_t i = threadIdx.x % threads * kLine; i < pool.head_bytes; i += threads * kLine)
+        fetch_line(from + key * pool.row_bytes + i);
   }
 
   __device__ void begin(const Turn& at, bool other) {
@@ -330,32 +358,5 @@ struct Step {
     }
   }
 };
-
-// Units are found for so many of a block's at once, by a thread each.
-constexpr int kMostUnits = 64;
-
-template <int W, uint32_t dtype, int T>
-__global__ void __launch_bounds__(kStepThreads, StepLayout<W, dtype, T>::blocks)
-    step_kernel(const __grid_constant__ StepJob job) {
-  release_merge();
-  await_grid();
-  __shared__ Sequences sequences;
-  __shared__ Unit units[kMostUnits];
-  __shared__ Row rows[16 * T];
-  __shared__ float keep[16 * T];
-  list_sequences<16 * T>(job, sequences);
-  const int grid = gridDim.x, all = sequences.units[job.task.batch];
-#pragma unroll 1
-  for (int first = blockIdx.x; first < all; first += kMostUnits * grid) {
-    const int count = min(kMostUnits, (all - first + grid - 1) / grid);
-    if (static_cast<int>(threadIdx.x) < count)
-      find_unit<16 * T>(job, sequences, first + threadIdx.x * grid, units[threadIdx.x]);
-    __syncthreads();
-    Step<W, dtype, T> step(job, units, count, dynamic_shared(), rows, keep);
-    step.run();
-    async_copy_wait<0>();
-    __syncthreads();
-  }
-}
 
 }  // namespace

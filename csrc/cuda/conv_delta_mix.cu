@@ -162,6 +162,13 @@ __device__ inline float4 made_of(const Part4& part, const Weights& w, const Eucl
   return y;
 }
 
+// The new tail of a part's channels: read behind the tokens, written when nobody reads the old one.
+// In between a thread keeps it in shared memory.
+template <typename S>
+struct NewTail {
+  float4 inputs[kTaps - 1][S::kThreads];
+};
+
 constexpr int kAhead = 4;  // tokens whose inputs are asked for at once
 
 // Makes what the steps begin .. end - 1 of a stage, which are tokens, have of a part's channels;
@@ -169,7 +176,7 @@ constexpr int kAhead = 4;  // tokens whose inputs are asked for at once
 template <typename S>
 __device__ inline void convolve_steps(const ConvMix& mix, const Work& work, const Part4& part,
                                       const Weights& w, bool logs, int token, int begin, int end,
-                                      Steps<S>& stage) {
+                                      Steps<S>& stage, NewTail<S>& tail) {
   float4 window[kTaps];
 #pragma unroll
   for (int t = 0; t + 1 < kTaps; ++t) window[t + 1] = part.line(token - kTaps + 1 + t);
@@ -191,6 +198,8 @@ __device__ inline void convolve_steps(const ConvMix& mix, const Work& work, cons
       if (part.here) put(row_of<S>(part, stage, begin + i) + 4 * part.lane, y);
     }
   }
+#pragma unroll
+  for (int t = 0; t + 1 < kTaps; ++t) tail.inputs[t][threadIdx.x] = window[t + 1];
 }
 
 // The decays and betas of a stage's n steps, a lane each.
@@ -240,23 +249,18 @@ __device__ inline void fetch_memory(const ConvMix& mix, const Work& work) {
   }
 }
 
-// The new tail of a part's channels: read behind the tokens, written when nobody reads the old one.
-// In between a thread keeps it in shared memory.
-template <typename S>
-struct NewTail {
-  float4 inputs[kTaps - 1][S::kThreads];
-};
-
-// Whether there is one.
+// Whether there is a new tail.
 __device__ inline bool moves_on(const Work& work) {
   return work.pass.folded + work.pass.direct > 0;
 }
 
-// Of a state that is one plane; other states' are read when they are written.
+// Of a state that is one plane; other states' are read when they are written. Where all tokens run
+// directly it is what convolve_steps leaves.
 template <typename S>
 __device__ inline void read_tail(const ConvMix& mix, const Work& work, const Part4& part,
                                  NewTail<S>& tail) {
-  if (!part.here || !moves_on(work) || mix.tail.planes > 1) return;
+  const bool left = work.pass.tokens > 0 && work.pass.direct == work.pass.tokens;
+  if (left || !part.here || !moves_on(work) || mix.tail.planes > 1) return;
 #pragma unroll
   for (int t = 0; t + 1 < kTaps; ++t)
     tail.inputs[t][threadIdx.x] = part.line(work.pass.direct - work.pass.held - kTaps + 1 + t);
@@ -272,14 +276,24 @@ __device__ inline void write_tail(const ConvMix& mix, const Work& work, const Ne
   for (int t = 0; t + 1 < kTaps; ++t) put(to + t * mix.channels, tail.inputs[t][threadIdx.x]);
 }
 
-// Whether this warp writes its part's tail. All blocks of a key head count, once what they read of
-// its channels has been read; the first lane knows the answer.
-__device__ inline bool comes_last(const ConvMix& mix, const Work& work, const Part4& part) {
-  if (part.role == kValues) return true;
-  if (part.role == kGates) return false;
-  const int key = work.b * mix.rule.key_heads + work.key;
+// All blocks of a key head count when they have read what they need of its channels.
+__device__ inline unsigned* counter_of(const ConvMix& mix, const Work& work, const Part4& part) {
+  return mix.counters + 2 * (work.b * mix.rule.key_heads + work.key) + part.role;
+}
+
+__device__ inline unsigned count_part(const ConvMix& mix, const Work& work, const Part4& part) {
+  if (part.role > kQueries || part.lane > 0) return 0;
+  return count_reader(counter_of(mix, work, part));
+}
+
+// Whether this warp writes its part's tail. before: what its first lane counted.
+__device__ inline bool comes_last(const ConvMix& mix, const Work& work, const Part4& part,
+                                  unsigned before) {
+  if (part.role > kQueries) return part.role == kValues;
   const unsigned all = gridDim.x * (mix.rule.heads / mix.rule.key_heads);
-  return part.lane == 0 && arrives_last(mix.counters + 2 * key + part.role, all);
+  if (__shfl_sync(kAllLanes, before, 0) + 1 < all) return false;
+  if (part.lane == 0) *counter_of(mix, work, part) = 0;
+  return true;
 }
 
 template <typename S>
@@ -288,7 +302,7 @@ __device__ inline void run_steps(const ConvMix& mix, const Work& work, const Par
   const Task& task = mix.rule;
   StateRows<S> rows = load_rows<S>(task, work);
   const bool logs = part.role == kValues || (work.row == 0 && leads_keys(task, work.head));
-  bool last = false;
+  unsigned before = 0;
   for (int first = 0; first < work.steps; first += S::kSteps) {
     const int n = min(S::kSteps, work.steps - first);
     const int entries = max(0, min(n, work.entries - first));
@@ -298,12 +312,12 @@ __device__ inline void run_steps(const ConvMix& mix, const Work& work, const Par
       gate_steps<S>(mix, work, w, part.lane, first, n, stage);
     else if (entries < n)
       convolve_steps<S>(mix, work, part, w, logs, first + entries - work.entries, entries, n,
-                        stage);
+                        stage, tail);
     async_copy_wait<0>();
     __syncthreads();
     if (first + n >= work.steps) {
       read_tail(mix, work, part, tail);
-      last = comes_last(mix, work, part);
+      before = count_part(mix, work, part);
     }
     log_operands(task, work, first, stage);
     run_entries<S, false>(task, work, first, 0, entries, stage, rows);
@@ -312,7 +326,7 @@ __device__ inline void run_steps(const ConvMix& mix, const Work& work, const Par
   float none[S::kRows] = {};
   sum_rows<S>(none, rows.out);
   if (rows.to) store_values<S>(rows, rows.to, rows.out, task.scale);
-  if (__shfl_sync(kAllLanes, last, 0)) write_tail(mix, work, tail);
+  if (comes_last(mix, work, part, before)) write_tail(mix, work, tail);
 }
 
 // blockIdx: slice of the value rows, head, sequence.

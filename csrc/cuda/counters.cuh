@@ -23,4 +23,20 @@ __device__ inline bool arrives_last(unsigned* counter, unsigned all) {
   return last;
 }
 
+// Counts the calling thread among those that have read what the last of them overwrites; returns
+// how many were before it. What was read has been used: loads that are over need no fence, and the
+// number need not be waited for before it is asked for.
+__device__ inline unsigned count_reader(unsigned* counter) {
+#ifdef RR_EMULATE
+  return atomicAdd(counter, 1u);
+#else
+  unsigned before;
+  asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], 1;"
+               : "=r"(before)
+               : "l"(counter)
+               : "memory");
+  return before;
+#endif
+}
+
 }  // namespace
