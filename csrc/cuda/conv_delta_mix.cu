@@ -11,6 +11,7 @@
 
 #ifdef RR_EMULATE
 #define __grid_constant__
+#define __noinline__ __attribute__((noinline))
 #endif
 
 namespace {
@@ -30,6 +31,8 @@ int supports_channels(const rr_node* node, char* why, size_t size) {
     return refuse(why, size, "x needs dense f32 rows");
   if (of_head > kMostSize || of_head % 4 != 0)
     return refuse(why, size, "heads need a multiple of four values, and at most 128");
+  if (present(in[kTailLog]) && in[kMemory + 5].shape[2] % 4 != 0)
+    return refuse(why, size, "an entry of the log needs a multiple of four values");
   if (in[kW].shape[1] != kTaps) return refuse(why, size, "a channel needs four taps");
   for (const int i : {kW, kDt, kA})
     if (in[i].dtype != RR_F32 || in[i].layout != RR_LAYOUT_PLAIN || !dense(in[i]))
@@ -146,6 +149,12 @@ __device__ inline bool divide(float4& v, const EuclideanLength& length) {
   return true;
 }
 
+// Apart, as what is rare should not lie among what is not: instructions come from memory, too.
+__noinline__ __device__ float4 divided_in_double(float4 v, EuclideanLength length) {
+  divide<double>(v, length);
+  return v;
+}
+
 // The rows of a stage that a part fills.
 template <typename S>
 __device__ inline float* row_of(const Part4& part, Steps<S>& stage, int i) {
@@ -158,8 +167,7 @@ __device__ inline float4 made_of(const Part4& part, const Weights& w, const Eucl
   float4 y = convolved(w.taps, window);
   if (part.role == kValues) return y;
   if (!part.here) y = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  if (!divide<float>(y, length)) divide<double>(y, length);
-  return y;
+  return divide<float>(y, length) ? y : divided_in_double(y, length);
 }
 
 // The new tail of a part's channels: read behind the tokens, written when nobody reads the old one.
@@ -169,34 +177,25 @@ struct NewTail {
   float4 inputs[kTaps - 1][S::kThreads];
 };
 
-constexpr int kAhead = 4;  // tokens whose inputs are asked for at once
-
 // Makes what the steps begin .. end - 1 of a stage, which are tokens, have of a part's channels;
 // logs their inputs, if that is up to this block. token: that of step `begin`.
 template <typename S>
 __device__ inline void convolve_steps(const ConvMix& mix, const Work& work, const Part4& part,
                                       const Weights& w, bool logs, int token, int begin, int end,
                                       Steps<S>& stage, NewTail<S>& tail) {
-  float4 window[kTaps];
+  float4 window[kTaps], next = part.line.token(token);
 #pragma unroll
   for (int t = 0; t + 1 < kTaps; ++t) window[t + 1] = part.line(token - kTaps + 1 + t);
 #pragma unroll 1
-  for (; begin < end; begin += kAhead, token += kAhead) {
-    float4 ahead[kAhead];
+  for (; begin < end; ++begin, ++token) {
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i)
-      if (begin + i < end) ahead[i] = part.line.token(token + i);
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      if (begin + i >= end) break;
-#pragma unroll
-      for (int t = 0; t + 1 < kTaps; ++t) window[t] = window[t + 1];
-      window[kTaps - 1] = ahead[i];
-      if (logs && part.here && token + i >= work.pass.direct)
-        put(mix.tail_log.place(mix.tail, work.pass, work.b, token + i) + part.c, ahead[i]);
-      const float4 y = made_of(part, w, mix.length, window);
-      if (part.here) put(row_of<S>(part, stage, begin + i) + 4 * part.lane, y);
-    }
+    for (int t = 0; t + 1 < kTaps; ++t) window[t] = window[t + 1];
+    window[kTaps - 1] = next;
+    if (begin + 1 < end) next = part.line.token(token + 1);
+    if (logs && part.here && token >= work.pass.direct)
+      put(mix.tail_log.place(mix.tail, work.pass, work.b, token) + part.c, window[kTaps - 1]);
+    const float4 y = made_of(part, w, mix.length, window);
+    if (part.here) put(row_of<S>(part, stage, begin) + 4 * part.lane, y);
   }
 #pragma unroll
   for (int t = 0; t + 1 < kTaps; ++t) tail.inputs[t][threadIdx.x] = window[t + 1];
@@ -266,11 +265,22 @@ __device__ inline void read_tail(const ConvMix& mix, const Work& work, const Par
     tail.inputs[t][threadIdx.x] = part.line(work.pass.direct - work.pass.held - kTaps + 1 + t);
 }
 
+// Of a state of several planes, the four channels from c on.
+__noinline__ __device__ void write_planes(const ConvMix& mix, int b, int c) {
+  const Batch& batch = mix.rule.all.batch;
+  const Pass pass = mix.tail_log.pass(batch, b);
+  const float* x = mix.x + batch.first(b) * mix.x_row;
+  store_tails<kTaps>(
+      mix.tail,
+      line_from<float4>(x, mix.x_row, mix.channels, mix.tail, mix.tail_log, pass, b, kTaps, c),
+      pass);
+}
+
 template <typename S>
 __device__ inline void write_tail(const ConvMix& mix, const Work& work, const NewTail<S>& tail) {
   const Part4 part = part_of<S>(mix, work);
   if (!part.here || !moves_on(work)) return;
-  if (mix.tail.planes > 1) return store_tails<kTaps>(mix.tail, part.line, work.pass);
+  if (mix.tail.planes > 1) return write_planes(mix, work.b, part.c);
   float* to = mix.tail.plane(work.b, 0) + part.c;
 #pragma unroll
   for (int t = 0; t + 1 < kTaps; ++t) put(to + t * mix.channels, tail.inputs[t][threadIdx.x]);
@@ -311,8 +321,8 @@ __device__ inline void run_steps(const ConvMix& mix, const Work& work, const Par
     if (part.role == kGates)
       gate_steps<S>(mix, work, w, part.lane, first, n, stage);
     else if (entries < n)
-      convolve_steps<S>(mix, work, part, w, logs, first + entries - work.entries, entries, n,
-                        stage, tail);
+      convolve_steps<S>(mix, work, part, w, logs, first + entries - work.entries, entries, n, stage,
+                        tail);
     async_copy_wait<0>();
     __syncthreads();
     if (first + n >= work.steps) {
@@ -334,6 +344,9 @@ template <typename S>
 __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     conv_mix_pass(const __grid_constant__ ConvMix mix) {
   static_assert(S::kThreads == 4 * kWarp, "a warp for each role");
+#ifndef RR_EMULATE
+  __builtin_assume(mix.rule.whole_state && mix.rule.whole_log);
+#endif
   __shared__ Steps<S> stage;
   __shared__ NewTail<S> tail;
   const Task& task = mix.rule;
@@ -406,8 +419,9 @@ void launch_128(const rr_exec* exec, const ConvMix& mix) {
 
 void run(const rr_node* node, const rr_exec* exec) {
   const ConvMix mix = read_mix(node, exec);
-  if (!aligned(mix.tail.data) || !aligned(mix.tail_log.log))
-    return exec->fail(exec, "conv_delta_mix: tails need to start at multiples of 16 bytes");
+  if (!aligned(mix.tail.data) || !aligned(mix.tail_log.log) || !mix.rule.whole_state ||
+      !mix.rule.whole_log)
+    return exec->fail(exec, "states and logs need rows that start at multiples of 16 bytes");
   if (mix.rule.size <= 32)
     launch<Shape<8, 1, 1>>(exec, mix);
   else if (mix.rule.size <= 64)

@@ -25,20 +25,19 @@ __device__ inline void put(float* to, const V& values) {
 
 // Neighbouring channels, one or four as V has it, c the first, of a sequence's inputs; they are
 // numbered from the pass's first token, and negative ones come from the log, and before that from
-// the old tail. x and tail begin with channel c.
+// the old tail. x, tail and log begin with channel c.
 template <typename V>
 struct Line {
-  const float *x, *tail;
+  const float *x, *tail, *log;  // log: of the sequence
   int64_t x_stride, channels;
-  const Kept* kept;
-  const Replay* replay;
-  int b, live, taps;
+  int b, live, taps, head, entries;
   int64_t c;
 
   __device__ V operator()(int i) const {
     if (i >= 0) return token(i);
-    if (i >= -live) return get<V>(replay->entry(*kept, b, live + i) + c);
-    return get<V>(tail + (i + live + taps - 1) * channels);
+    if (i < -live) return get<V>(tail + (i + live + taps - 1) * channels);
+    const int64_t at = int64_t{head} + live + i;
+    return get<V>(log + (at < entries ? at : at - entries) * channels);
   }
   __device__ V token(int i) const { return get<V>(x + i * x_stride); }
 };
@@ -48,8 +47,15 @@ template <typename V>
 __device__ inline Line<V> line_from(const float* x, int64_t x_stride, int64_t channels,
                                     const Kept& kept, const Replay& replay, const Pass& pass, int b,
                                     int taps, int64_t c) {
-  const float* tail = kept.plane(b, kept.source(b));
-  return {x + c, tail + c, x_stride, channels, &kept, &replay, b, pass.folded + pass.held, taps, c};
+  Line<V> line = {x + c, kept.plane(b, kept.source(b)) + c, nullptr, x_stride, channels,
+                  b,     pass.folded + pass.held,           taps,    0,        0,
+                  c};
+  if (replay.log) {
+    line.log = replay.log + int64_t{kept.row_of[b]} * replay.entries * channels + c;
+    line.head = replay.head[b];
+    line.entries = replay.entries;
+  }
+  return line;
 }
 
 // All are read before one is written, where their number is known.
