@@ -15,21 +15,17 @@ __device__ inline void release_all() {
 
 constexpr int kLine = 128;  // bytes that a card's memory is fetched by
 
-// Brings memory closer. It is a hint: what others write is seen all the same, and an address may be
-// any.
-__device__ inline void fetch_line(const void* at) {
-#ifndef RR_EMULATE
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
-#else
-  (void)at;
-#endif
-}
-
-// The same for more of it, by the threads of a block.
+// Brings memory closer, by the threads of a block. It is a hint: what others write is seen all the
+// same, and an address may be any.
 __device__ inline void fetch_ahead(const void* data, int64_t bytes) {
+#ifndef RR_EMULATE
   const char* at = static_cast<const char*>(data);
   for (int64_t i = int64_t{threadIdx.x} * kLine; i < bytes; i += int64_t{blockDim.x} * kLine)
-    fetch_line(at + i);
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(at + i));
+#else
+  (void)data;
+  (void)bytes;
+#endif
 }
 
 }  // namespace

@@ -8,10 +8,6 @@
 #include "rope.cuh"
 #include "row_length.cuh"
 
-#ifdef RR_EMULATE
-#define __noinline__ __attribute__((noinline))
-#endif
-
 namespace {
 
 constexpr int kHeads = 8, kThreads = kHeads * kWarp;  // of a block
@@ -62,10 +58,9 @@ struct Task {
 };
 
 // A block of 32 values from each run of 32, some at a time, so that none waits for another. False
-// where there is a value that blocks cannot hold; then those at hand are left out. Apart, as is
-// divide_in_double, from what most passes do: instructions come from memory, too.
+// where there is a value that blocks cannot hold; then those at hand are left out.
 template <uint32_t dtype>
-__noinline__ __device__ bool store_blocks(const float* row, int size, char* to) {
+__device__ bool store_blocks(const float* row, int size, char* to) {
   constexpr int kAtOnce = 4;
   bool fits = true;
   for (int begin = 0; begin < size; begin += kAtOnce * kWarp) {
@@ -128,19 +123,13 @@ __device__ void fetch_weights(const Part& part) {
   if (part.norm) fetch_ahead(part.norm, int64_t{4} * part.size);
 }
 
-__noinline__ __device__ void divide_in_double(LengthRow row, RootMeanSquare length) {
-  divide_row<kWarp, double>(row, length);
-}
-
 // The head of this warp, normalised, in shared memory.
 __device__ void fetch_head(const Part& part, const RootMeanSquare& length, const float* x,
                            float* to) {
-  if (!part.norm) {
+  if (part.norm)
+    divide_safely<kWarp>(LengthRow{x, part.norm, to, part.size}, length);
+  else
     for (int e = threadIdx.x % kWarp; e < part.size; e += kWarp) to[e] = x[e];
-    return;
-  }
-  const LengthRow row = {x, part.norm, to, part.size};
-  if (!divide_row<kWarp, float>(row, length)) divide_in_double(row, length);
 }
 
 __global__ void __launch_bounds__(kThreads) prepare_heads(Task task) {

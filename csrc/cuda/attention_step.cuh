@@ -1,9 +1,9 @@
 // attention of few query vectors: a grid that fits a card at once goes through the splits of all
-// tiles of vectors at all key heads; attention_merge.cuh merges what it finds of each.
+// tiles of vectors at all key heads; what it finds of each is merged by a second kernel.
 //
 // Splits lie at fixed positions, and get longer with them. A block's copies run ahead from one
-// split into the next. Where no kernel writes the numbers that say where keys lie, all that follows
-// from them is found while the kernels before this one end.
+// split into the next. Where no kernel writes the numbers that say where keys lie, what a block is
+// to do is found while the kernels before this one end.
 #pragma once
 
 #include "ahead.cuh"
@@ -12,7 +12,6 @@
 namespace {
 
 constexpr int kMostSequences = 512;
-constexpr int kGroupSplits = 16;  // that are merged together
 
 // Splits of 64 keys up to position 1024, of 128 up to 8192, of 256 up to 32768, of 512 beyond.
 struct Splits {
@@ -32,26 +31,16 @@ struct Splits {
 
 // What one launch works on: tiles first_tile .. first_tile + tiles - 1, and where results go: sums
 // [tile, key head, split, vector, Dv], then highest score and total [tile, key head, split, vector,
-// 2]; both likewise for groups of splits. counts: of splits of each group that have been gone
-// through, then of groups, for each tile and key head; null where a kernel of its own merges.
-// early: no kernel writes offsets, positions and block table.
+// 2]. early: no kernel writes offsets, positions and block table.
 struct StepJob {
   Task task;
-  float *sums, *marks, *group_sums, *group_marks;
-  unsigned* counts;
+  float *sums, *marks;
   int first_tile, tiles, tile_rows;  // vectors of a tile that have a place
-  int groups;                        // at most
   bool early;
 
   __device__ int64_t index(int tile, int kv_head, int split) const {
     return ((static_cast<int64_t>(tile) * task.kv_heads + kv_head) * task.splits + split) *
            tile_rows;
-  }
-  __device__ int64_t group_index(int tile, int kv_head, int group) const {
-    return ((static_cast<int64_t>(tile) * task.kv_heads + kv_head) * groups + group) * tile_rows;
-  }
-  __device__ unsigned* counter(int tile, int kv_head) const {
-    return counts + (tile * task.kv_heads + kv_head) * (groups + 1);
   }
 };
 
@@ -225,27 +214,6 @@ struct Step {
     Copies::run(pool, unit.at.kv_head, row, keys, to);
   }
 
-  // Brings the first block's keys and values closer.
-  __device__ void fetch_first() const {
-    Turn at;
-    at.begin(units, count);
-    const int row = first_row(at);
-    if (row < 0) return;
-    const Unit& unit = units[at.unit];
-    const int base = at.block * kBlockKeys, seen = max(0, unit.any.first - base);
-    const int keys = min(kBlockKeys, unit.any.last - base) - seen;
-    fetch_rows(job.task.k, unit.at.kv_head, row + seen, keys);
-    fetch_rows(job.task.v, unit.at.kv_head, row + seen, keys);
-  }
-
-  static __device__ void fetch_rows(const Pool& pool, int kv_head, int row, int keys) {
-    const char* from = pool.base + kv_head * pool.head_bytes + row * pool.row_bytes;
-    constexpr int threads = 4;  // of a row
-    for (int key = threadIdx.x / threads; key < keys; key += kStepThreads / threads)
-      for (int64_t i = threadIdx.x % threads * kLine; i < pool.head_bytes; i += threads * kLine)
-        fetch_line(from + key * pool.row_bytes + i);
-  }
-
   __device__ void begin(const Turn& at, bool other) {
     const Unit& unit = units[at.unit];
     if (other)
@@ -358,5 +326,44 @@ struct Step {
     }
   }
 };
+
+// Units are found for so many of a block's at once, by a thread each.
+constexpr int kMostUnits = 64;
+
+template <int R>
+__device__ inline int find_units(const StepJob& job, const Sequences& s, int first, Unit* units) {
+  const int grid = gridDim.x, all = s.units[job.task.batch];
+  const int count = max(0, min(kMostUnits, (all - first + grid - 1) / grid));
+  if (static_cast<int>(threadIdx.x) < count)
+    find_unit<R>(job, s, first + threadIdx.x * grid, units[threadIdx.x]);
+  __syncthreads();
+  return count;
+}
+
+// The kernel that merges is small: it may begin as soon as all blocks have begun.
+template <int W, uint32_t dtype, int T>
+__global__ void __launch_bounds__(kStepThreads, StepLayout<W, dtype, T>::blocks)
+    step_kernel(const __grid_constant__ StepJob job) {
+  release_all();
+  if (!job.early) await_grid();
+  __shared__ Sequences sequences;
+  __shared__ Unit units[kMostUnits];
+  __shared__ Row rows[16 * T];
+  __shared__ float keep[16 * T];
+  list_sequences<16 * T>(job, sequences);
+  const int grid = gridDim.x;
+  int first = blockIdx.x, count = find_units<16 * T>(job, sequences, first, units);
+  if (job.early) await_grid();
+#pragma unroll 1
+  while (count > 0) {
+    Step<W, dtype, T> step(job, units, count, dynamic_shared(), rows, keep);
+    step.run();
+    async_copy_wait<0>();
+    __syncthreads();
+    first += kMostUnits * grid;
+    if (first >= sequences.units[job.task.batch]) break;
+    count = find_units<16 * T>(job, sequences, first, units);
+  }
+}
 
 }  // namespace

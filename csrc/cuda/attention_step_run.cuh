@@ -1,6 +1,5 @@
 // Which grids attention of passes of up to 512 tokens is: splits of fixed positions on tensor
-// cores, and, where tiles have more than 16 vectors, their merge. Files of kernels name the types
-// of caches that they are for.
+// cores, then their merge. Files of kernels name the types of caches that they are for.
 #pragma once
 
 #include "attention_merge.cuh"
@@ -24,20 +23,12 @@ struct Shape {
     return apart < dense ? apart : dense;
   }
   int64_t tile_rows() const { return tokens * group < rows() ? tokens * group : rows(); }
-  int64_t groups() const { return blocks_for(splits, kGroupSplits); }
-  int64_t tile_floats() const { return kv_heads * splits * tile_rows() * (values + 2); }
-  int64_t group_floats() const { return kv_heads * groups() * tile_rows() * (values + 2); }
   int64_t tile_bytes() const {
-    return (tile_floats() + group_floats()) * static_cast<int64_t>(sizeof(float));
+    return kv_heads * splits * tile_rows() * (values + 2) * static_cast<int64_t>(sizeof(float));
   }
-  int64_t tile_counters() const { return kv_heads * (groups() + 1); }
-  // Whether the last block of a tile merges its splits.
-  bool merges() const { return tall == 1 && tile_counters() <= kCounters; }
   // Tiles whose splits' results are kept at a time.
   int64_t round() const {
-    int64_t fit = kRoundBytes / tile_bytes();
-    if (merges() && kCounters / tile_counters() < fit) fit = kCounters / tile_counters();
-    const int64_t all = tiles();
+    const int64_t fit = kRoundBytes / tile_bytes(), all = tiles();
     return fit < 1 ? 1 : fit < all ? fit : all;
   }
 };
@@ -64,50 +55,6 @@ Shape shape_of(const rr_node* node) {
   return s;
 }
 
-// Units are found for so many of a block's at once, by a thread each.
-constexpr int kMostUnits = 64;
-
-// Before await_grid() where that is allowed: what a block is to do.
-template <int R>
-__device__ inline int find_units(const StepJob& job, const Sequences& s, int first, Unit* units) {
-  const int grid = gridDim.x, all = s.units[job.task.batch];
-  const int count = max(0, min(kMostUnits, (all - first + grid - 1) / grid));
-  if (static_cast<int>(threadIdx.x) < count)
-    find_unit<R>(job, s, first + threadIdx.x * grid, units[threadIdx.x]);
-  __syncthreads();
-  return count;
-}
-
-template <int W, uint32_t dtype, int T>
-__global__ void __launch_bounds__(kStepThreads, StepLayout<W, dtype, T>::blocks)
-    step_kernel(const __grid_constant__ StepJob job) {
-  release_all();
-  if (!job.early) await_grid();
-  __shared__ Sequences sequences;
-  __shared__ Unit units[kMostUnits];
-  __shared__ Row rows[16 * T];
-  __shared__ float keep[16 * T];
-  __shared__ bool last[kMostUnits];
-  list_sequences<16 * T>(job, sequences);
-  int first = blockIdx.x, count = find_units<16 * T>(job, sequences, first, units);
-  if (job.early) {
-    Step<W, dtype, T>(job, units, count, dynamic_shared(), rows, keep).fetch_first();
-    await_grid();
-  }
-  if (job.counts && job.first_tile == 0 && !sequences.bad) clear_unseen(job, sequences);
-#pragma unroll 1
-  while (count > 0) {
-    Step<W, dtype, T> step(job, units, count, dynamic_shared(), rows, keep);
-    step.run();
-    async_copy_wait<0>();
-    __syncthreads();
-    if (job.counts) merge_units(job, sequences, units, count, last);
-    first += kMostUnits * gridDim.x;
-    __syncthreads();
-    count = find_units<16 * T>(job, sequences, first, units);
-  }
-}
-
 template <int W, uint32_t dtype, int T>
 void run_sized(const Task& task, const Shape& shape, bool early, const rr_exec* exec) {
   constexpr int bytes = StepLayout<W, dtype, T>::bytes;
@@ -116,20 +63,9 @@ void run_sized(const Task& task, const Shape& shape, bool early, const rr_exec* 
   cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
   allow_shared(step_kernel<W, dtype, T>, bytes);
   const int64_t round = shape.round(), rows = shape.tile_rows();
-  StepJob job = {};
-  job.task = task;
-  job.early = early;
-  job.tile_rows = static_cast<int>(rows);
-  job.groups = static_cast<int>(shape.groups());
-  job.counts = shape.merges() ? counters(exec) : nullptr;
-  const int64_t splits = shape.kv_heads * shape.splits * rows * round;
-  const int64_t groups = shape.kv_heads * shape.groups() * rows * round;
-  job.sums = static_cast<float*>(exec->workspace);
-  job.group_sums = job.sums + splits * shape.values;
-  job.marks = job.group_sums + groups * shape.values;
-  job.group_marks = job.marks + 2 * splits;
-  const int merge_bytes = job.groups * (kMergeColumns + 2) * static_cast<int>(sizeof(float));
-  allow_shared(merge_splits<16 * T>, merge_bytes);
+  StepJob job = {task, static_cast<float*>(exec->workspace), nullptr, 0, 0, static_cast<int>(rows),
+                 early};
+  job.marks = job.sums + round * shape.kv_heads * shape.splits * rows * shape.values;
   for (int64_t tile = 0; tile < shape.tiles(); tile += round) {
     const int64_t left = shape.tiles() - tile, tiles = left < round ? left : round;
     job.first_tile = static_cast<int>(tile);
@@ -140,8 +76,7 @@ void run_sized(const Task& task, const Shape& shape, bool early, const rr_exec* 
                        static_cast<unsigned>(blocks_for(shape.values, kMergeColumns)));
     RR_LAUNCH(exec, (step_kernel<W, dtype, T>), static_cast<unsigned>(units < most ? units : most),
               kStepThreads, bytes, job);
-    if (!job.counts)
-      RR_LAUNCH(exec, merge_splits<16 * T>, merging, kMergeThreads, merge_bytes, job);
+    RR_LAUNCH(exec, merge_splits<16 * T>, merging, kMergeThreads, 0, job);
   }
 }
 

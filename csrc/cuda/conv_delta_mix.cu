@@ -17,7 +17,8 @@
 namespace {
 
 constexpr int kTaps = 4;
-constexpr int64_t kMostRows = 32;         // for more, the convolution is a kernel of its own
+// For more, the convolution is a kernel of its own: many blocks would repeat its work.
+constexpr int64_t kMostRows = 32, kMostSequences = 4;
 constexpr int64_t kMostSize = 4 * kWarp;  // of a head that a warp has four channels a lane of
 
 // Places among the inputs and outputs.
@@ -26,7 +27,8 @@ enum { kX, kW, kAlpha, kBeta, kDt, kA, kTail, kMemory, kState = kMemory + 2, kTa
 int supports_channels(const rr_node* node, char* why, size_t size) {
   const rr_tensor *in = node->inputs, &x = in[kX];
   const int64_t of_head = node->outputs[0].shape[2];
-  if (x.shape[0] > kMostRows) return refuse(why, size, "passes of more than 32 rows are not taken");
+  if (x.shape[0] > kMostRows || in[kMemory + 1].shape[0] > kMostSequences)
+    return refuse(why, size, "passes of more than 32 rows or 4 sequences are not taken");
   if (x.dtype != RR_F32 || x.rank != 2 || !dense_tail(x, 1))
     return refuse(why, size, "x needs dense f32 rows");
   if (of_head > kMostSize || of_head % 4 != 0)

@@ -13,13 +13,22 @@ using riverrun::kCounters;
       ->counters;
 }
 
+// Orders what the calling thread, and threads that it met at a barrier, read and wrote before.
+__device__ inline void order_memory() {
+#ifdef RR_EMULATE
+  __threadfence();
+#else
+  asm volatile("fence.acq_rel.gpu;" ::: "memory");
+#endif
+}
+
 // Counts the calling thread. True for the last of `all`, which sees what the others wrote before
 // they were counted, and may overwrite what they read before; it leaves the counter as it was.
 __device__ inline bool arrives_last(unsigned* counter, unsigned all) {
-  __threadfence();
+  order_memory();
   const bool last = atomicAdd(counter, 1u) + 1 == all;
-  if (last) atomicExch(counter, 0u);
-  __threadfence();
+  if (last) *counter = 0;
+  order_memory();
   return last;
 }
 
