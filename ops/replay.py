@@ -56,6 +56,7 @@ def require_replay(
     entry: int,
     batch: int,
     given: tuple[TensorSpec | None, ...],
+    name_of_log: str = "log",
 ) -> tuple[TensorSpec, ...]:
     """Check a log with entries of this many floats and what goes with it, all or none of INPUTS.
 
@@ -64,10 +65,10 @@ def require_replay(
     for name, spec in zip(NAMES[1:], given[1:], strict=False):
         if log is None:
             remedy = "all of a replay's inputs are given or none"
-            op.require(spec is None, name, "absent without a log", spec, remedy)
+            op.require(spec is None, name, f"absent without a {name_of_log}", spec, remedy)
         else:
-            remedy = f"a log comes with {', '.join(NAMES[1:])}"
-            op.require(spec is not None, name, f"({batch},) for a log", None, remedy)
+            remedy = f"a {name_of_log} comes with {', '.join(NAMES[1:])}"
+            op.require(spec is not None, name, f"({batch},) for a {name_of_log}", None, remedy)
         if spec is not None:
             require_plain(op, name, spec, (batch,), "i32")
     if log is None:
@@ -75,8 +76,9 @@ def require_replay(
     op.require(state.rank == 2, arg, "of rank 2 with a log", state.shape, "keep planes or a log")
     fits = log.rank == 3 and (log.shape[0], log.shape[2]) == (state.shape[0], entry)
     fits = fits and log.shape[1] >= 1
-    op.require(fits, "log", f"[{state.shape[0]}, L, {entry}] with L of at least 1", log.shape)
-    require_plain(op, "log", log, log.shape, "f32")
+    rows = f"[{state.shape[0]}, L, {entry}] with L of at least 1"
+    op.require(fits, name_of_log, rows, log.shape)
+    require_plain(op, name_of_log, log, log.shape, "f32")
     return (log.like(),)
 
 

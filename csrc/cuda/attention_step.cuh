@@ -2,9 +2,11 @@
 // tiles of vectors at all key heads; what it finds of each is merged by a second kernel.
 //
 // Splits lie at fixed positions, and get longer with them. A block's copies run ahead from one
-// split into the next.
+// split into the next. Where no kernel writes the numbers that say where keys lie, what a block is
+// to do is found while the kernels before this one end.
 #pragma once
 
+#include "ahead.cuh"
 #include "attention_step_fetch.cuh"
 
 namespace {
@@ -29,11 +31,12 @@ struct Splits {
 
 // What one launch works on: tiles first_tile .. first_tile + tiles - 1, and where results go: sums
 // [tile, key head, split, vector, Dv], then highest score and total [tile, key head, split, vector,
-// 2].
+// 2]. early: no kernel writes offsets, positions and block table.
 struct StepJob {
   Task task;
   float *sums, *marks;
   int first_tile, tiles, tile_rows;  // vectors of a tile that have a place
+  bool early;
 
   __device__ int64_t index(int tile, int kv_head, int split) const {
     return ((static_cast<int64_t>(tile) * task.kv_heads + kv_head) * task.splits + split) *
@@ -167,13 +170,6 @@ struct Turn {
     settle(units, count);
   }
 };
-
-// Lets the kernel that merges begin as soon as all blocks have begun: it is small.
-__device__ inline void release_merge() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
 
 template <int W, uint32_t dtype, int T>
 struct Step {
@@ -334,27 +330,39 @@ struct Step {
 // Units are found for so many of a block's at once, by a thread each.
 constexpr int kMostUnits = 64;
 
+template <int R>
+__device__ inline int find_units(const StepJob& job, const Sequences& s, int first, Unit* units) {
+  const int grid = gridDim.x, all = s.units[job.task.batch];
+  const int count = max(0, min(kMostUnits, (all - first + grid - 1) / grid));
+  if (static_cast<int>(threadIdx.x) < count)
+    find_unit<R>(job, s, first + threadIdx.x * grid, units[threadIdx.x]);
+  __syncthreads();
+  return count;
+}
+
+// The kernel that merges is small: it may begin as soon as all blocks have begun.
 template <int W, uint32_t dtype, int T>
 __global__ void __launch_bounds__(kStepThreads, StepLayout<W, dtype, T>::blocks)
     step_kernel(const __grid_constant__ StepJob job) {
-  release_merge();
-  await_grid();
+  release_all();
+  if (!job.early) await_grid();
   __shared__ Sequences sequences;
   __shared__ Unit units[kMostUnits];
   __shared__ Row rows[16 * T];
   __shared__ float keep[16 * T];
   list_sequences<16 * T>(job, sequences);
-  const int grid = gridDim.x, all = sequences.units[job.task.batch];
+  const int grid = gridDim.x;
+  int first = blockIdx.x, count = find_units<16 * T>(job, sequences, first, units);
+  if (job.early) await_grid();
 #pragma unroll 1
-  for (int first = blockIdx.x; first < all; first += kMostUnits * grid) {
-    const int count = min(kMostUnits, (all - first + grid - 1) / grid);
-    if (static_cast<int>(threadIdx.x) < count)
-      find_unit<16 * T>(job, sequences, first + threadIdx.x * grid, units[threadIdx.x]);
-    __syncthreads();
+  while (count > 0) {
     Step<W, dtype, T> step(job, units, count, dynamic_shared(), rows, keep);
     step.run();
     async_copy_wait<0>();
     __syncthreads();
+    first += kMostUnits * grid;
+    if (first >= sequences.units[job.task.batch]) break;
+    count = find_units<16 * T>(job, sequences, first, units);
   }
 }
 

@@ -56,14 +56,15 @@ Shape shape_of(const rr_node* node) {
 }
 
 template <int W, uint32_t dtype, int T>
-void run_sized(const Task& task, const Shape& shape, const rr_exec* exec) {
+void run_sized(const Task& task, const Shape& shape, bool early, const rr_exec* exec) {
   constexpr int bytes = StepLayout<W, dtype, T>::bytes;
   int device = 0, processors = 1;
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
   allow_shared(step_kernel<W, dtype, T>, bytes);
   const int64_t round = shape.round(), rows = shape.tile_rows();
-  StepJob job = {task, static_cast<float*>(exec->workspace), nullptr, 0, 0, static_cast<int>(rows)};
+  StepJob job = {task, static_cast<float*>(exec->workspace), nullptr, 0, 0, static_cast<int>(rows),
+                 early};
   job.marks = job.sums + round * shape.kv_heads * shape.splits * rows * shape.values;
   for (int64_t tile = 0; tile < shape.tiles(); tile += round) {
     const int64_t left = shape.tiles() - tile, tiles = left < round ? left : round;
@@ -80,10 +81,10 @@ void run_sized(const Task& task, const Shape& shape, const rr_exec* exec) {
 }
 
 template <int W, uint32_t dtype>
-void run_tall(const Task& task, const Shape& shape, const rr_exec* exec) {
-  if (shape.tall == 1) return run_sized<W, dtype, 1>(task, shape, exec);
-  if (shape.tall == 2) return run_sized<W, dtype, 2>(task, shape, exec);
-  run_sized<W, dtype, 4>(task, shape, exec);
+void run_tall(const Task& task, const Shape& shape, bool early, const rr_exec* exec) {
+  if (shape.tall == 1) return run_sized<W, dtype, 1>(task, shape, early, exec);
+  if (shape.tall == 2) return run_sized<W, dtype, 2>(task, shape, early, exec);
+  run_sized<W, dtype, 4>(task, shape, early, exec);
 }
 
 bool starts_well(const rr_tensor& pool) {
@@ -98,9 +99,11 @@ void run(const rr_node* node, const rr_exec* exec) {
     return exec->fail(exec, "attention: k and v need to start at multiples of 16 bytes");
   Task task = read_task(node, exec);
   task.splits = static_cast<int>(shape.splits);
-  if (shape.room == 64) return run_tall<64, dtype>(task, shape, exec);
-  if (shape.room == 128) return run_tall<128, dtype>(task, shape, exec);
-  run_tall<256, dtype>(task, shape, exec);
+  const rr_tensor* in = node->inputs;
+  const bool early = in[3].constant && in[4].constant && in[5].constant;
+  if (shape.room == 64) return run_tall<64, dtype>(task, shape, early, exec);
+  if (shape.room == 128) return run_tall<128, dtype>(task, shape, early, exec);
+  run_tall<256, dtype>(task, shape, early, exec);
 }
 
 template <uint32_t dtype>

@@ -33,7 +33,8 @@ BoundCuda::BoundCuda(std::shared_ptr<const Plan> plan, std::shared_ptr<Card> car
       downloads_(std::move(downloads)),
       copies_(std::move(copies)),
       overlap_(overlap && card_->overlaps()),
-      fault_(card_->fault()) {
+      fault_(card_->fault()),
+      counters_(card_, kCounters * sizeof(unsigned)) {
   std::vector<Buffer> buffers;
   for (const Region& r : regions_) buffers.push_back({r.data(), r.size, r.memory->constant()});
   tensors_ = plan_->placed(buffers, workspace_.size);
@@ -85,6 +86,7 @@ void BoundCuda::launch(size_t n, cudaStream_t on) {
   Exec own;
   static_cast<CudaExec&>(own) = {
       on, fault_.get(), static_cast<int>(n), card_->multiprocessors(), &prepared_, overlap_};
+  own.counters = reinterpret_cast<unsigned*>(counters_.data());
   own.failed = &failed;
   const rr_exec exec{sizeof(rr_exec),
                      0,

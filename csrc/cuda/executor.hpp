@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "counters.hpp"
 #include "device.hpp"
 #include "fault.hpp"
 #include "plan.hpp"
@@ -75,7 +76,7 @@ class BoundCuda {
   int64_t launches() const { return launches_; }
 
  private:
-  struct Exec : CudaExec {
+  struct Exec : CountingExec {
     std::string* failed;
   };
   static void fail(const rr_exec* exec, const char* message);
@@ -92,6 +93,7 @@ class BoundCuda {
   const std::vector<DeviceCopy> copies_;
   const bool overlap_;
   const std::shared_ptr<Fault> fault_;
+  CardMemory counters_;
   Prepared prepared_ = {};
   int64_t launches_ = 0;
   std::vector<std::vector<rr_tensor>> tensors_;

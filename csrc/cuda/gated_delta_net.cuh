@@ -374,32 +374,43 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) run_pass(Task task) {
   if (rows.to) store_values<S>(rows, rows.to, rows.out, task.scale);
 }
 
+// What a rule over n rows has whose operands come from elsewhere; kept: the inputs from seq_offsets
+// on.
+inline Task rule_task(const rr_node* node, const rr_exec* exec, const rr_tensor* kept, int64_t n) {
+  const rr_tensor& o = node->outputs[0];
+  const double scale = attr_float(node, "scale", 0.0), size = static_cast<double>(o.shape[2]);
+  Task task = {};
+  task.o = heads_of(o);
+  task.heads = static_cast<int>(o.shape[1]);
+  task.size = static_cast<int>(o.shape[2]);
+  task.scale = static_cast<float>(scale != 0.0 ? scale : 1.0 / sqrt(size));
+  task.tiled = attr_is(node, "heads", "tiled");
+  task.all = read_sequences(exec, kept[0], n, kept[1], kept[2], kept[3], kept[4], kept + 5);
+  const bool quads = task.size % 4 == 0;
+  task.whole_state = quads && aligned(task.all.kept.data);
+  task.whole_log = quads && aligned(task.all.replay.log) && task.all.replay.width % 4 == 0;
+  return task;
+}
+
+inline void read_gates(const rr_tensor& g, const rr_tensor& beta, Task& task) {
+  const int64_t bytes = sizeof(float);
+  task.g = data<const float>(g);
+  task.beta = data<const float>(beta);
+  task.g_row = g.strides[0] / bytes;
+  task.beta_row = beta.strides[0] / bytes;
+}
+
 // memory: the place of seq_offsets among the inputs; q, k, v, g and beta are the first.
 inline Task read_task(const rr_node* node, const rr_exec* exec, int memory = 5) {
-  const rr_tensor *in = node->inputs, *kept = in + memory;
-  const double scale = attr_float(node, "scale", 0.0), size = static_cast<double>(in[2].shape[2]);
-  const int64_t bytes = sizeof(float);
-  Task task = {};
+  const rr_tensor* in = node->inputs;
+  Task task = rule_task(node, exec, in + memory, in[2].shape[0]);
   task.q = heads_of(in[0]);
   task.k = heads_of(in[1]);
   task.v = heads_of(in[2]);
-  task.o = heads_of(node->outputs[0]);
-  task.g = data<const float>(in[3]);
-  task.beta = data<const float>(in[4]);
-  task.g_row = in[3].strides[0] / bytes;
-  task.beta_row = in[4].strides[0] / bytes;
   task.key_heads = static_cast<int>(in[0].shape[1]);
-  task.heads = static_cast<int>(in[2].shape[1]);
-  task.size = static_cast<int>(in[2].shape[2]);
-  task.scale = static_cast<float>(scale != 0.0 ? scale : 1.0 / sqrt(size));
-  task.tiled = attr_is(node, "heads", "tiled");
-  task.all =
-      read_sequences(exec, kept[0], in[2].shape[0], kept[1], kept[2], kept[3], kept[4], kept + 5);
-  const bool quads = task.size % 4 == 0;
-  task.whole_state = quads && aligned(task.all.kept.data);
-  task.whole_tokens =
-      quads && aligned(task.q) && aligned(task.k) && aligned(task.v) && aligned(task.g);
-  task.whole_log = quads && aligned(task.all.replay.log) && task.all.replay.width % 4 == 0;
+  read_gates(in[3], in[4], task);
+  task.whole_tokens = task.size % 4 == 0 && aligned(task.q) && aligned(task.k) && aligned(task.v) &&
+                      aligned(task.g);
   return task;
 }
 

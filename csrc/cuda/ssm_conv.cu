@@ -2,7 +2,7 @@
 // registers. The thread with a sequence's first piece, which alone reads the old tail, also writes
 // the new ones; so a piece is never shorter than a tail.
 #include "activation.cuh"
-#include "kept_state.cuh"
+#include "ssm_conv.cuh"
 
 namespace {
 
@@ -36,38 +36,15 @@ struct Task {
   Sequences all;
 };
 
-// Channel c of a sequence's inputs; they are numbered from the pass's first token, and negative
-// ones come from the log, and before that from the old tail.
-struct Line {
-  const float *x, *tail;
-  int64_t x_stride, channels;
-  const Sequences* all;
-  int b, live, taps;
-  int64_t c;
-
-  __device__ float operator()(int i) const {
-    if (i >= 0) return x[i * x_stride];
-    if (i >= -live) return all->replay.entry(all->kept, b, live + i)[c];
-    return tail[(i + live + taps - 1) * channels];
-  }
-};
-
-__device__ inline Line line_of(const Task& task, const Pass& pass, int b, int64_t c) {
-  const Kept& kept = task.all.kept;
-  return {task.x + task.all.batch.first(b) * task.x_stride + c,
-          kept.plane(b, kept.source(b)) + c,
-          task.x_stride,
-          task.channels,
-          &task.all,
-          b,
-          pass.folded + pass.held,
-          task.taps,
-          c};
+__device__ inline Line<float> line_of(const Task& task, const Pass& pass, int b, int64_t c) {
+  return line_from<float>(task.x + task.all.batch.first(b) * task.x_stride, task.x_stride,
+                          task.channels, task.all.kept, task.all.replay, pass, b, task.taps, c);
 }
 
 // kTaps: 0 where the number is not known before; kSilu: y is what silu makes of the sums.
 template <int kTaps, bool kSilu>
-__device__ inline void convolve(const Task& task, const Line& line, float* y, int begin, int end) {
+__device__ inline void convolve(const Task& task, const Line<float>& line, float* y, int begin,
+                                int end) {
   const float* w = task.w + line.c * task.taps;
   if constexpr (kTaps == 0) {
     for (int i = begin; i < end; ++i) {
@@ -98,41 +75,8 @@ __device__ inline void convolve(const Task& task, const Line& line, float* y, in
   }
 }
 
-// All are read before one is written, where their number is known.
-template <int kTaps>
-__device__ inline void store_tail(const Line& line, float* to, int oldest) {
-  if constexpr (kTaps == 0) {
-    for (int t = 0; t + 1 < line.taps; ++t) to[t * line.channels] = line(oldest + t);
-  } else {
-    float inputs[kTaps - 1];
-#pragma unroll
-    for (int t = 0; t + 1 < kTaps; ++t) inputs[t] = line(oldest + t);
-#pragma unroll
-    for (int t = 0; t + 1 < kTaps; ++t) to[t * line.channels] = inputs[t];
-  }
-}
-
-// The plane that was read comes last: until then it is the old tail. In itself it moves down, so
-// that nothing is overwritten before it is read.
-template <int kTaps>
-__device__ inline void store_tails(const Kept& kept, const Line& line, const Pass& pass) {
-  const int settled = pass.direct - pass.held, states = pass.folded + pass.direct;
-  const int source = kept.source(line.b);
-  int in_place = -1;
-  for (int age = 0; age < kept.planes && age < states; ++age) {
-    const int target = kept.target(line.b, age);
-    if (target == source)
-      in_place = age;
-    else
-      store_tail<kTaps>(line, kept.plane(line.b, target) + line.c, settled - age - line.taps + 1);
-  }
-  if (in_place >= 0)
-    store_tail<kTaps>(line, kept.plane(line.b, source) + line.c,
-                      settled - in_place - line.taps + 1);
-}
-
-__device__ inline void log_inputs(const Task& task, const Line& line, const Pass& pass, int begin,
-                                  int end) {
+__device__ inline void log_inputs(const Task& task, const Line<float>& line, const Pass& pass,
+                                  int begin, int end) {
   const int first = begin > pass.direct ? begin : pass.direct;
   for (int t = first; t < end; ++t)
     task.all.replay.place(task.all.kept, pass, line.b, t)[line.c] = line(t);
@@ -183,7 +127,7 @@ __global__ void __launch_bounds__(kThreads, kResident) convolve_pieces(Task task
   if (task.all.early) fetch_operands(task, place);
   const int b = place.b < 0 ? 0 : place.b;
   const Pass pass = place.b < 0 ? Pass{} : task.all.replay.pass(batch, b);
-  const Line line = fits ? line_of(task, pass, b, c) : Line{};
+  const Line<float> line = fits ? line_of(task, pass, b, c) : Line<float>{};
   finish_entering(task.all);
   if (!fits || c >= task.channels) return;
   clear_padding(task, c);

@@ -74,9 +74,10 @@ def test_a_step_takes_fewer_launches(file: Path, monkeypatch: pytest.MonkeyPatch
         launches.append(bound.launches)
         ops.append(Counter(choice.kernel.op for choice in plan.choices))
     assert not ops[0].keys() & {"mul_mat", "swiglu"}
+    assert ops[0]["conv_delta_mix"] == 6
     assert ops[1].keys().isdisjoint({"mul_mats", "norm_mul_mats", "glu_mul_mat"})
     # Of a layer: two norms with products and two more products, each in two launches, and what
-    # mixes tokens in two or three.
+    # mixes tokens in one, or in three.
     blocks = 8
     assert launches[0] is not None and launches[0] <= 11 * blocks and launches[1] > 20 * blocks
 
