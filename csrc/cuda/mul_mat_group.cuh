@@ -2,6 +2,7 @@
 // routing of mul_mat_id, which makes such groups of the pairs of a token and one of its experts.
 #pragma once
 
+#include "chosen_routes.cuh"
 #include "rows.cuh"
 
 namespace {
@@ -66,7 +67,7 @@ inline Routing routing(const rr_node* node, const rr_exec* exec) {
   r.ids = data<const int>(node->inputs[2]);
   r.experts = experts;
   r.pairs = pairs;
-  r.check = check(exec, "'ids' should be below %lld, the number of experts, got %lld");
+  r.check = check_experts(exec);
   return r;
 }
 
@@ -87,19 +88,10 @@ __device__ inline void route(const Routing& r) {
     r.numbers[p] = atomicAdd(r.counts + bucket(r, p), 1);
   __syncthreads();
   if (t < kWarp) {
-    int before = 0;
-    for (int64_t first = 0; first <= r.experts; first += kWarp) {
-      const int64_t e = first + t;
-      const int tiles = e <= r.experts ? (r.counts[e] + kColumns - 1) / kColumns : 0;
-      int upto = tiles;
-      for (int step = 1; step < kWarp; step *= 2) {
-        const int left = __shfl_up_sync(kAllLanes, upto, step);
-        if (t >= step) upto += left;
-      }
-      if (e <= r.experts) r.starts[e] = before + upto - tiles;
-      before += __shfl_sync(kAllLanes, upto, kWarp - 1);
-    }
-    if (t == 0) *r.n_tiles = before;
+    const int tiles = sums_before(
+        r.experts + 1, [&](int64_t e) { return (r.counts[e] + kColumns - 1) / kColumns; },
+        [&](int64_t e, int before) { r.starts[e] = before; });
+    if (t == 0) *r.n_tiles = tiles;
   }
   __syncthreads();
   for (int64_t p = t; p < r.pairs; p += threads) {

@@ -1,3 +1,3 @@
-#include "mul_mat_wgmma.cuh"
+#include "mul_mat_id_wgmma.cuh"
 
-RR_PROMPT_PRODUCT(prompt_q5_k, RR_Q5_K)
+RR_PROMPT_PRODUCTS(prompt_q5_k, RR_Q5_K)

@@ -1,3 +1,3 @@
-#include "mul_mat_wgmma.cuh"
+#include "mul_mat_id_wgmma.cuh"
 
-RR_PROMPT_PRODUCT(prompt_q6_k, RR_Q6_K)
+RR_PROMPT_PRODUCTS(prompt_q6_k, RR_Q6_K)

@@ -1,3 +1,3 @@
-#include "mul_mat_wgmma.cuh"
+#include "mul_mat_id_wgmma.cuh"
 
-RR_PROMPT_PRODUCT(prompt_q8_0, RR_Q8_0)
+RR_PROMPT_PRODUCTS(prompt_q8_0, RR_Q8_0)
