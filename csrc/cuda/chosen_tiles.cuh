@@ -66,9 +66,23 @@ __device__ inline int width_of_group(int rows) {
   return rows <= kWidest / 4 ? kWidest / 4 : rows <= kWidest / 2 ? kWidest / 2 : kWidest;
 }
 
+// Passes of prompts have so many tokens at least, and products take them all; fewer are left to
+// other kernels unless an expert has a few of them.
+constexpr int64_t kFewestOfAnyPrompt = 96, kFewestOfChosen = 33;
+
+[[maybe_unused]] inline int takes_prompt(const rr_tensor& ids, int64_t experts, char* why,
+                                         size_t size) {
+  if (ids.dtype != RR_I32 || !dense(ids)) return refuse(why, size, "ids need to be dense i32");
+  if (experts > kMostExperts) return refuse(why, size, "more than 4096 experts");
+  if (ids.shape[0] >= kFewestOfAnyPrompt) return 1;
+  if (ids.shape[0] < kFewestOfChosen || numel(ids) < 4 * experts)
+    return refuse(why, size, "fewer than 96 tokens, and than 33 or 4 pairs an expert");
+  return 1;
+}
+
 // One block. Dynamic shared memory: three ints an expert. Pairs of one expert come in any order: a
 // product's rows do not depend on each other.
-__global__ void __launch_bounds__(kSortThreads)
+[[maybe_unused]] __global__ void __launch_bounds__(kSortThreads)
     route_groups(const int* ids, int pairs, int experts, ChosenTable table, Check bad) {
   enter_grid();
   constexpr int kAtOnce = 8;

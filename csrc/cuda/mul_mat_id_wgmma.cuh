@@ -7,8 +7,6 @@
 
 namespace {
 
-constexpr int64_t kFewestOfAnyPrompt = 96;  // tokens; what a prompt's kernel takes with so many
-
 inline ChosenCut chosen_cut(const rr_tensor& ids, const rr_tensor& w) {
   return {numel(ids), w.shape[0]};
 }
@@ -55,24 +53,13 @@ size_t workspace_chosen_prompt(const rr_node* node, int32_t) {
   return static_cast<size_t>(cut.table_bytes() + slab_workspace<dtype>(cut.slab_rows(), k));
 }
 
-// What all of this asks of ids and experts.
-[[maybe_unused]] inline int supports_groups(const rr_tensor& ids, const rr_tensor& w, char* why,
-                                            size_t size) {
-  if (!serves_warpgroups()) return refuse(why, size, kWarpgroupRefusal);
-  if (w.rank != 3 || ids.rank != 2) return refuse(why, size, "w needs rank 3");
-  if (ids.dtype != RR_I32 || !dense(ids)) return refuse(why, size, "ids need to be dense i32");
-  if (w.shape[0] > kMostExperts) return refuse(why, size, "more than 4096 experts");
-  if (ids.shape[0] < kFewestOfPrompt) return refuse(why, size, "fewer than 33 tokens");
-  if (ids.shape[0] < kFewestOfAnyPrompt && numel(ids) < 4 * w.shape[0])
-    return refuse(why, size, "fewer than 96 tokens and 4 pairs an expert");
-  return 1;
-}
-
 template <uint32_t dtype>
 int supports_chosen_prompt(const rr_node* node, char* why, size_t size) {
   const rr_tensor& w = node->inputs[1];
   if (!supports_tiles<dtype>(node, why, size)) return 0;
-  if (!supports_groups(node->inputs[2], w, why, size)) return 0;
+  if (!serves_warpgroups()) return refuse(why, size, kWarpgroupRefusal);
+  if (w.rank != 3 || node->inputs[2].rank != 2) return refuse(why, size, "w needs rank 3");
+  if (!takes_prompt(node->inputs[2], w.shape[0], why, size)) return 0;
   if (kPlain<dtype> && w.shape[2] % 16 != 0)
     return refuse(why, size, "w needs rows of a multiple of 16 values");
   return 1;

@@ -265,8 +265,14 @@ void write_slabs(const rr_exec* exec, const float* x, int64_t x_row, int64_t n,
   const auto rows = static_cast<unsigned>(n);
   if constexpr (kInHalves<dtype>) {
     const bool vector = reinterpret_cast<uintptr_t>(x) % 16 == 0 && x_row % 4 == 0;
-    RR_LAUNCH(exec, halve_slabs, rows, kHalvesThreads, 0, x, x_row, job.k, vector, slabs, job.slab,
-              const_cast<float*>(job.x_factors), places);
+    const auto launch = [&](auto kernel, int threads) {
+      RR_LAUNCH(exec, kernel, rows, threads, 0, x, x_row, job.k, vector, slabs, job.slab,
+                const_cast<float*>(job.x_factors), places);
+    };
+    if (job.k <= 4 * kHalvesBlock)
+      launch(halve_slabs<128>, 128);
+    else
+      launch(halve_slabs<512>, 512);
   } else {
     const int64_t columns = slab_columns<dtype>(job.k);
     const auto across = static_cast<unsigned>(blocks_for(columns / 8, kMmaThreads));

@@ -11,7 +11,7 @@
 
 namespace {
 
-constexpr int kHalvesThreads = 512, kHalvesBlock = 256, kHalvesKept = 5;
+constexpr int kHalvesBlock = 256, kHalvesKept = 5;
 
 // 2^n such that it brings a value of this size, as bits of a float without sign, to 2^14 or more
 // and below 2^15, or nearer to that; and 2^-n.
@@ -29,11 +29,12 @@ __device__ inline float inverse_of_power(float power) {
 
 // Rounds a row of x into slabs, in the order of fragments.cuh, and puts the inverse of its power of
 // two after the slabs. A NaN or infinity stays what it is. Grid: rows of x.
-__global__ void __launch_bounds__(kHalvesThreads)
+template <int threads>
+__global__ void __launch_bounds__(threads)
     halve_slabs(const float* x, int64_t x_row, int k, bool vector, uint8_t* out, int64_t slab,
                 float* inverses, SlabPlaces places) {
   enter_grid();
-  constexpr int kWarps = kHalvesThreads / kWarp;
+  constexpr int kWarps = threads / kWarp;
   __shared__ unsigned most[kWarps];
   __shared__ __align__(16) unsigned staged[kWarps][kHalvesBlock / 2];
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
@@ -64,7 +65,7 @@ __global__ void __launch_bounds__(kHalvesThreads)
   if (lane == 0) most[warp] = size;
   __syncthreads();
   for (int i = 0; i < kWarps; ++i) size = max(size, most[i]);
-  for (int i = threadIdx.x; i < places.copies; i += kHalvesThreads)
+  for (int i = threadIdx.x; i < places.copies; i += threads)
     if (const int at = places.row(row, i); at >= 0) inverses[at] = inverse_power_for(size);
   const float power = power_for(size);
   uint8_t* to = out + lane / 8 * slab;
