@@ -20,12 +20,12 @@ from .ragged import require_dense_rows, require_plain
 
 @register
 class MoeSwiglu(Op):
-    """y[n] = sum over u of weights[n, u] * down[e] (silu(gate[e] x[n]) * (up[e] x[n])), e = ids[n, u]
+    """y[n] = sum over u of weights[n, u] down[e] (silu(gate[e] x[n]) * (up[e] x[n])), e = ids[n, u]
 
-    x: [N, K] f32, its rows may have gaps; weights: f32 and ids: i32, [N, U]; gate, up: [E, F, K] and
+    x: [N, K] f32, its rows may have gaps; weights: f32 and ids: i32, [N, U]; gate, up: [E, F, K],
     down: [E, M, F], each of a type that mul_mat_id takes, contiguous; y: [N, M] f32. A negative id
-    adds nothing. Raises BackendError in a run when an id is E or more. Sources: Shazeer et al. 2017,
-    "Outrageously Large Neural Networks"; Shazeer 2020."""
+    adds nothing. Raises BackendError in a run when an id is E or more. Sources: Shazeer et al.
+    2017, "Outrageously Large Neural Networks"; Shazeer 2020."""
 
     name, inputs, outputs = "moe_swiglu", ("x", "weights", "ids", "gate", "up", "down"), ("y",)
     constants = ("gate", "up", "down")
@@ -71,7 +71,14 @@ class MoeSwiglu(Op):
         return each.sum(axis=1, where=ids[..., None] >= 0).astype(np.float32)
 
     def expand(
-        self, graph: Graph, x: Value, weights: Value, ids: Value, gate: Value, up: Value, down: Value
+        self,
+        graph: Graph,
+        x: Value,
+        weights: Value,
+        ids: Value,
+        gate: Value,
+        up: Value,
+        down: Value,
     ) -> Value:
         inner = graph.swiglu(graph.mul_mat_id(x, gate, ids), graph.mul_mat_id(x, up, ids))
         each = graph.mul_mat_id(inner, down, ids)
@@ -107,15 +114,18 @@ class MoeSwiglu(Op):
             if down is None or spread is None or glu is None:
                 continue
             gate, up = (maker(value, "mul_mat_id") for value in glu.inputs)
-            x, weights, ids = gate and gate.inputs[0], spread.inputs[0], down.inputs[2]
-            if gate is None or up is None or weights is None or ids is None:
+            if gate is None or up is None:
                 continue
-            alike = up.inputs[0] is x and gate.inputs[2] is ids and up.inputs[2] is ids
-            fits = weights.shape == ids.shape and spread.specs[0].shape == (*ids.shape, 1)
-            if not alike or not fits or x is None or x.spec.rank != 2:
+            x, weights, ids = gate.inputs[0], spread.inputs[0], down.inputs[2]
+            alike = up.inputs[0] == x and gate.inputs[2] == ids and up.inputs[2] == ids
+            if not alike or x is None or weights is None or ids is None or x.spec.rank != 2:
+                continue
+            if weights.shape != ids.shape or spread.specs[0].shape != (*ids.shape, 1):
                 continue
             inner = [gate, up, glu, down, spread, weighted]
-            if all(uses.only(part.value(), reader.op.name) for part, reader in _readers(inner, node)):
+            if all(
+                uses.only(part.value(), reader.op.name) for part, reader in _readers(inner, node)
+            ):
                 weights_of = (part.inputs[1] for part in (gate, up, down))
                 op = make_op(cls.name, {})
                 yield Fusion(
@@ -135,7 +145,9 @@ class MoeSwiglu(Op):
         yield _case(("q4_k", "q6_k"), 3, 2, 4, 33, 256, 256, gap=32)
         ids = fixed([[1, -1], [-1, -1], [3, 3]], "i32")
         yield _of("padding", ("q8_0", "q8_0"), ids, f32(3, 64), 3, 2, 4, 17, 64)
-        yield _of("padding,n=1", ("q8_0", "q8_0"), fixed([[-1, 2]], "i32"), f32(1, 64), 1, 2, 4, 17, 64)
+        yield _of(
+            "padding,n=1", ("q8_0", "q8_0"), fixed([[-1, 2]], "i32"), f32(1, 64), 1, 2, 4, 17, 64
+        )
         yield _case(("q8_0", "q8_0"), 0, 2, 4, 17, 64, 64)
         for n in (1, 8, 32, 512):
             yield _case(("q4_k", "q6_k"), n, 8, 128, 2048, 2048, 768, tags=("perf",))
@@ -179,6 +191,4 @@ def _of(
 ) -> Case:
     k = x.shape[-1]
     gate, up, down = rand(of[0], e, f, k), rand(of[0], e, f, k), rand(of[1], e, m, f)
-    return Case(
-        label, x=x, weights=f32(n, u), ids=ids, gate=gate, up=up, down=down, tags=tags
-    )
+    return Case(label, x=x, weights=f32(n, u), ids=ids, gate=gate, up=up, down=down, tags=tags)

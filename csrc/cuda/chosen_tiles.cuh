@@ -90,7 +90,7 @@ constexpr int64_t kFewestOfAnyPrompt = 96, kFewestOfChosen = 33;
   int *row = count + experts, *group = row + experts;
   for (int e = threadIdx.x; e < experts; e += kSortThreads) count[e] = 0;
   __syncthreads();
-  const auto load_ids = [&](int first, int (&id)[kAtOnce]) {
+  const auto load_ids = [&](int first, int(&id)[kAtOnce]) {
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const int p = first + i * kSortThreads;

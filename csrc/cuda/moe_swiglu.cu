@@ -85,8 +85,7 @@ __global__ void __launch_bounds__(kSumThreads)
 }
 
 void launch_sum(const rr_exec* exec, const Shape& s, const float* each, const rr_tensor& y) {
-  const dim3 grid(static_cast<unsigned>(blocks_for(s.m, kSumThreads)),
-                  static_cast<unsigned>(s.n));
+  const dim3 grid(static_cast<unsigned>(blocks_for(s.m, kSumThreads)), static_cast<unsigned>(s.n));
   RR_LAUNCH(exec, add_weighted, grid, kSumThreads, 0, each, data<const float>(s.weights),
             data<const int>(s.ids), static_cast<int>(s.pairs / s.n), static_cast<int>(s.experts),
             rows_of(y), static_cast<int>(s.m));
@@ -112,8 +111,7 @@ void run_parts(const rr_exec* exec, const Shape& s, const Layout& at, int64_t in
   product.rows = memory + at.rows_out;
   product.routed = true;
   if constexpr (std::is_same_v<Kernels, riverrun::StepExperts>)
-    if (summed)
-      return second.add_up(exec, {product, data<const float>(s.weights), data<float>(y)});
+    if (summed) return second.add_up(exec, {product, data<const float>(s.weights), data<float>(y)});
   product.y = floats(memory + at.each, s.pairs, s.m);
   second.multiply(exec, product);
   launch_sum(exec, s, data<const float>(product.y), y);

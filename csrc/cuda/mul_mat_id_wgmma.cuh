@@ -68,8 +68,8 @@ int supports_chosen_prompt(const rr_node* node, char* why, size_t size) {
 }  // namespace
 
 // A type's products of prompts, with one weight and with chosen ones.
-#define RR_PROMPT_PRODUCTS(id, dtype)                                                              \
-  RR_PROMPT_PRODUCT(id, dtype)                                                                     \
+#define RR_PROMPT_PRODUCTS(id, dtype)                                                             \
+  RR_PROMPT_PRODUCT(id, dtype)                                                                    \
   RR_CUDA_KERNEL(id##_chosen, riverrun::kPromptExact, "mul_mat_id", "wgmma", kPromptBound<dtype>, \
-                 20, supports_chosen_prompt<dtype>, workspace_chosen_prompt<dtype>,                \
+                 20, supports_chosen_prompt<dtype>, workspace_chosen_prompt<dtype>,               \
                  run_chosen_prompt<dtype>)

@@ -84,7 +84,8 @@ void run_chosen_mma(const rr_node* node, const rr_exec* exec) {
   const auto pairs = static_cast<int>(cut.pairs), experts = static_cast<int>(cut.experts);
 
   RR_LAUNCH(exec, route_tiles, 1, kSortThreads, 2 * experts * static_cast<int>(sizeof(int)), ids,
-            pairs, experts, cut.tokens, static_cast<int>(cut.tiles), weights, order, check_experts(exec));
+            pairs, experts, cut.tokens, static_cast<int>(cut.tiles), weights, order,
+            check_experts(exec));
   const dim3 rows(static_cast<unsigned>(cut.rows()),
                   static_cast<unsigned>(blocks_for(cut.x_row / 8, kMmaThreads)));
   const int shared_by = x.rank == 3 ? 1 : static_cast<int>(node->inputs[2].shape[1]);

@@ -293,10 +293,10 @@ __device__ inline void multiply(const Matrix& w, const Quantised& x, const Rows&
     unsigned shifts[rows];
 #pragma unroll
     for (int r = 0; r < rows; ++r)
-      shifts[r] = static_cast<unsigned>(
-          (reinterpret_cast<uintptr_t>(w.data) + int64_t{part} * Own::kApart * w.row_bytes +
-           Own::offset(w, part, r)) %
-          16);
+      shifts[r] = static_cast<unsigned>((reinterpret_cast<uintptr_t>(w.data) +
+                                         int64_t{part} * Own::kApart * w.row_bytes +
+                                         Own::offset(w, part, r)) %
+                                        16);
     const unsigned char* at = x_lane;
     for (int slices = w.slices; slices > 0; slices -= kSpan<W> * kChunkSlices) {
       async_copy_wait<kStages - 1>();

@@ -89,7 +89,7 @@ void multiply_chosen(const rr_exec* exec, const riverrun::ChosenProduct& product
               floats_of(product.x), q, r);
   if (alone) {
     constexpr int kAtOnce = gated ? 5 : kBlocksAtOnce<W, 1>;
-    constexpr int kBytes = kSharedBytes<W, gated ? 2 : 1>;
+    constexpr int kBytes = kSharedBytes < W, gated ? 2 : 1 > ;
     const dim3 grid(static_cast<unsigned>(r.pairs),
                     row_blocks(exec, w.rows, kWarps, r.pairs, kAtOnce));
     allow_shared(multiply_pairs<W, gated>, kBytes);
@@ -111,9 +111,9 @@ template <class W>
 void run_chosen(const rr_node* node, const rr_exec* exec) {
   if (numel(node->outputs[0]) == 0) return;
   auto* memory = static_cast<char*>(exec->workspace);
-  multiply_chosen<W, false>(exec, {node->inputs[0], node->inputs[1], node->inputs[2],
-                                   node->outputs[0], nullptr, memory, false,
-                                   memory + routing_bytes(node)});
+  multiply_chosen<W, false>(
+      exec, {node->inputs[0], node->inputs[1], node->inputs[2], node->outputs[0], nullptr, memory,
+             false, memory + routing_bytes(node)});
 }
 
 template <class W>

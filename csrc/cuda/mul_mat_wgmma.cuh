@@ -352,13 +352,13 @@ int supports_prompt(const rr_node* node, char* why, size_t size) {
 
 // How far sums may be off.
 template <uint32_t dtype>
-constexpr const char* kPromptBound = kInHalves<dtype> ? "products of f16: 1e-3 of a row's norm"
-                                     : kPlain<dtype>
-                                         ? "x in two parts of bf16: 2e-5 of a row's norm"
-                                         : "products of bf16: 4e-3 of a row's norm";
+constexpr const char* kPromptBound =
+    kInHalves<dtype> ? "products of f16: 1e-3 of a row's norm"
+    : kPlain<dtype>  ? "x in two parts of bf16: 2e-5 of a row's norm"
+                     : "products of bf16: 4e-3 of a row's norm";
 
 }  // namespace
 
-#define RR_PROMPT_PRODUCT(id, dtype)                                                        \
+#define RR_PROMPT_PRODUCT(id, dtype)                                                      \
   RR_CUDA_KERNEL(id, riverrun::kPromptExact, "mul_mat", "wgmma", kPromptBound<dtype>, 20, \
                  supports_prompt<dtype>, workspace_prompt<dtype>, run_prompt<dtype>)

@@ -42,9 +42,9 @@ int64_t prompt_row_bytes(int64_t pairs, int64_t experts, int64_t k) {
 }  // namespace
 
 // Beside RR_PROMPT_PRODUCTS.
-#define RR_PROMPT_EXPERTS(id, type)                                                             \
-  namespace {                                                                                   \
-  riverrun::PromptExperts id##_experts = {type, serves_warpgroups, prompt_row_bytes<type>,      \
-                                          multiply_prompt_experts<type>, nullptr};              \
-  [[maybe_unused]] const int id##_experts_added = riverrun::add_experts(id##_experts);          \
+#define RR_PROMPT_EXPERTS(id, type)                                                        \
+  namespace {                                                                              \
+  riverrun::PromptExperts id##_experts = {type, serves_warpgroups, prompt_row_bytes<type>, \
+                                          multiply_prompt_experts<type>, nullptr};         \
+  [[maybe_unused]] const int id##_experts_added = riverrun::add_experts(id##_experts);     \
   }

@@ -14,16 +14,16 @@ constexpr int kPromptStage = kWidest * kSlabBytes;
 constexpr int kPromptShared = 227 * 1024;
 constexpr int kTilesApart = 1024;  // what the address of a tile of x divides by
 
-// Tiles: which products, PromptTiles or ChosenTiles. Where these are gated, rows of y are those of w
-// by the activation of gate, and m counts the rows of both.
+// Tiles: which products, PromptTiles or ChosenTiles. Where these are gated, rows of y are those of
+// w by the activation of gate, and m counts the rows of both.
 template <class Tiles>
 struct PromptJob {
   const uint8_t *w, *w_end;
   const uint8_t *gate, *gate_end;
   int64_t w_row, w_matrix;  // bytes
-  const uint8_t* x;        // slabs
-  int64_t slab;            // bytes
-  const float* x_factors;  // of rows in f16
+  const uint8_t* x;         // slabs
+  int64_t slab;             // bytes
+  const float* x_factors;   // of rows in f16
   float* y;
   int64_t y_row;  // values
   int n, m, k;
@@ -78,7 +78,8 @@ __global__ void __launch_bounds__(kMmaThreads)
     const int at = places.row(row, i);
     if (at < 0) continue;
     uint8_t* to = out + piece / 8 * parts * slab + piece_of_slab(at, static_cast<int>(piece % 8));
-    for (int part = 0; part < parts; ++part) *reinterpret_cast<uint4*>(to + part * slab) = both[part];
+    for (int part = 0; part < parts; ++part)
+      *reinterpret_cast<uint4*>(to + part * slab) = both[part];
   }
 }
 // A warp's 16 rows of w, through all of its tiles.

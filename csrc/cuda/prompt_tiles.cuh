@@ -59,8 +59,12 @@ inline PromptTiles cut_tiles(int64_t down, int64_t n, int64_t takers) {
   for (const int width : {256, 128, 64}) {
     const int64_t across = (n + kWidest - 1) / kWidest, narrow_across = (n + width - 1) / width;
     for (int64_t rows = 0; rows <= (width == kWidest ? 0 : down); ++rows) {
-      PromptTiles tiles{static_cast<int>(rows * across), static_cast<int>(across), width,
-                        static_cast<int>(narrow_across), 0, static_cast<int>(n)};
+      PromptTiles tiles{static_cast<int>(rows * across),
+                        static_cast<int>(across),
+                        width,
+                        static_cast<int>(narrow_across),
+                        0,
+                        static_cast<int>(n)};
       tiles.count = tiles.wide + static_cast<int>((down - rows) * narrow_across);
       const int64_t cost = longest(tiles, takers);
       if (cost >= least) continue;

@@ -52,8 +52,7 @@ __global__ __launch_bounds__(kThreads, 4) void add_up_pairs(Matrix w, Quantised 
   prepare<W>(0);
   __syncthreads();
   constexpr int kRecords = kSpan<W> * kRecordBytes<W::kApart>, kShare = kWarp / most;
-  unsigned char* stages =
-      dynamic_shared() + threadIdx.x / kWarp * kSumStages * kStageBytes<W>;
+  unsigned char* stages = dynamic_shared() + threadIdx.x / kWarp * kSumStages * kStageBytes<W>;
   const int pair = lane / kShare;
   const float weight = pair < pairs && experts[pair] >= 0 ? weights[pair] : 0.0f;
   FetchingPairs<W> fetching = {w, experts, pairs, all_warps(), own_warp()};
@@ -67,9 +66,10 @@ __global__ __launch_bounds__(kThreads, 4) void add_up_pairs(Matrix w, Quantised 
       if (p >= pairs) continue;
       const unsigned none[1] = {};
       const unsigned char* at = x.data + p * x.stride + 16 * lane;
-      unsigned shift[1] = {static_cast<unsigned>(
-          (reinterpret_cast<uintptr_t>(w.data) +
-           (int64_t{max(experts[p], 0)} * w.rows + row) * w.row_bytes) % 16)};
+      unsigned shift[1] = {
+          static_cast<unsigned>((reinterpret_cast<uintptr_t>(w.data) +
+                                 (int64_t{max(experts[p], 0)} * w.rows + row) * w.row_bytes) %
+                                16)};
       for (int slices = w.slices; slices > 0; slices -= kSpan<W> * kChunkSlices) {
         async_copy_wait<kSumStages - 1>();
         __syncwarp();
@@ -131,10 +131,10 @@ bool takes_experts(const rr_tensor& w) {
 }  // namespace
 
 // Beside RR_QUANT_PRODUCT.
-#define RR_STEP_EXPERTS(W)                                                            \
-  namespace {                                                                         \
-  riverrun::StepExperts experts_##W = {W::kType,            expert_row_bytes<W>,      \
-                                       takes_experts<W>,    multiply_experts<W>,      \
-                                       add_up_chosen<W>,    nullptr};                 \
+#define RR_STEP_EXPERTS(W)                                                             \
+  namespace {                                                                          \
+  riverrun::StepExperts experts_##W = {W::kType,         expert_row_bytes<W>,          \
+                                       takes_experts<W>, multiply_experts<W>,          \
+                                       add_up_chosen<W>, nullptr};                     \
   [[maybe_unused]] const int experts_##W##_added = riverrun::add_experts(experts_##W); \
   }

@@ -1,6 +1,6 @@
 // topk_moe: a warp a row. Each lane holds the best of its experts that are not chosen yet; after a
-// choice only the lane that lost one looks again. Up to 1024 experts are kept in registers; of more,
-// shares are formed anew where they are wanted.
+// choice only the lane that lost one looks again. Up to 1024 experts are kept in registers; of
+// more, shares are formed anew where they are wanted.
 
 #include "rows.cuh"
 

@@ -75,9 +75,7 @@ def products(of: str, e: int, m: int, k: int) -> Rows:
     w = fixed(np.random.default_rng([m, k]).uniform(-1, 1, (e, m, k)).astype(np.float32), of)
 
     def product(x: np.ndarray, ids: np.ndarray) -> np.ndarray:
-        case = bind_case(
-            MulMatId, Case("rows", x=fixed(x, "f32"), w=w, ids=fixed(ids, "i32"))
-        )
+        case = bind_case(MulMatId, Case("rows", x=fixed(x, "f32"), w=w, ids=fixed(ids, "i32")))
         assert backend().choose(outline(case)).kernel.isa == "wgmma"
         (out,) = Op(case, kind="prefill").run().values()
         return np.frombuffer(out, np.float32).reshape(*ids.shape, m)
