@@ -67,8 +67,8 @@ class MoeSwiglu(Op):
         with np.errstate(over="ignore"):
             opened = Swiglu.activation(product(x, gate, ids).astype(np.float64))
             inner = (opened * product(x, up, ids)).astype(np.float32)
-        each = product(inner, down, ids).astype(np.float64) * weights[..., None]
-        return each.sum(axis=1, where=ids[..., None] >= 0).astype(np.float32)
+        each = (product(inner, down, ids) * weights[..., None]).astype(np.float32)
+        return each.astype(np.float64).sum(axis=1).astype(np.float32)
 
     def expand(
         self,
