@@ -80,6 +80,10 @@ class MulMatId(Op):
         yield _case("q4_k", 3, 2, 4, 33, 256, gap=32, apart=True)
         same = fixed(np.full((9, 2), 3), "i32")
         yield Case("one expert", x=f32(9, 64), w=rand("q8_0", 4, 17, 64), ids=same)
+        # Of eight experts one with many pairs, some with few, some with none.
+        uneven = fixed(np.minimum(np.arange(100)[:, None] % 7 * np.arange(3), 5), "i32")
+        for of, m, k in (("q4_k", 37, 256), ("q8_0", 130, 96), ("bf16", 19, 48)):
+            yield Case(f"uneven,{of}", x=f32(100, k), w=rand(of, 8, m, k), ids=uneven)
         padding = fixed([[1, -1], [-1, -1], [3, 3]], "i32")
         yield Case("padding", x=f32(3, 64), w=rand("q8_0", 4, 17, 64), ids=padding)
         yield Case("padding,f32", x=f32(3, 2, 64), w=f32(4, 17, 64), ids=padding)

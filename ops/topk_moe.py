@@ -90,6 +90,9 @@ class TopkMoe(Op):
             turned = fixed([0.0, 0.0, 2.0, 2.0, 1.0])
             yield Case(f"bias decides,{gating}", logits=f32(4, 5), bias=turned, **rule)
             yield Case(f"gap,{gating}", logits=f32(3, 40, lo=-4, hi=4, gap=24), **rule)
+        for e, k in ((512, 10), (1000, 4), (1100, 3)):
+            yield _case(2, e, k, "softmax", True)
+            yield _case(2, e, k, "sigmoid", False, bias=True)
         small = f32(3, 16, lo=-30, hi=-20)
         yield Case("small sums", logits=small, k=4, normalize=True, gating="sigmoid")
         yield Case("empty,n=0", logits=f32(0, 16), k=4, normalize=True, gating="softmax")

@@ -42,7 +42,19 @@ def _lack() -> str:
         return str(error)
 
 
+def _serves_warpgroups() -> bool:
+    if _lack():
+        return False
+    card = cuda.cards()[0]
+    built = EMULATED or "90a" in cuda._cuda.architectures
+    return built and (card["major"], card["minor"]) == (9, 0)
+
+
 needs_cuda = pytest.mark.skipif(bool(_lack()), reason=_lack() or "there is a CUDA device")
+needs_warpgroups = pytest.mark.skipif(
+    not _serves_warpgroups(),
+    reason="wgmma needs a card of compute capability 9.0 and a build for 90a",
+)
 # For what an emulated card takes long for; a real one runs it always.
 slow = [pytest.mark.full] if EMULATED else []
 MIB = 1 << 20

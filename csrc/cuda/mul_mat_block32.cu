@@ -1,5 +1,5 @@
 // Products with weights of q4_0, q4_1, q5_0 and q5_1: blocks of 32 codes, nibbles in halves.
-#include "mul_mat_quant.cuh"
+#include "mul_mat_quant_chosen.cuh"
 
 namespace {
 

@@ -204,7 +204,7 @@ __global__ __launch_bounds__(kThreads,
   enter_grid();
   if (static_cast<int>(blockIdx.x) >= *r.n_tiles) return;
   const Tile& tile = r.tiles[blockIdx.x];
-  if (tile.expert < 0) return clear_share(y, tile, w.rows);
+  if (tile.expert < 0) return clear_share(y, tile, w.rows, blockIdx.y, gridDim.y);
   w.data += tile.expert * (w.rows * w.row_bytes);
   const ChosenGroup group = {tile, per_row, tile.count};
   if (tile.count == 1) return multiply<W, 1, 1, threads>(w, x, y, group);
@@ -220,8 +220,9 @@ template <class W>
 void run_chosen(const rr_node* node, const rr_exec* exec) {
   const rr_tensor &x = node->inputs[0], &y = node->outputs[0];
   if (numel(y) == 0) return;
-  const Routing r = routing(node, exec);
-  const FloatMatrix w = matrix_of(node->inputs[1]);
+  const rr_tensor &of = node->inputs[1], &ids = node->inputs[2];
+  const Routing r = routing(exec, ids, of.shape[0], exec->workspace);
+  const FloatMatrix w = matrix_of(of);
   const int64_t per_row = r.pairs / n_rows(x), tiles = most_tiles(r.experts, r.pairs);
   const bool few = w.rows <= kFewRows;
   const dim3 grid(static_cast<unsigned>(tiles), blocks_of_rows(exec, w, 1, few, tiles));

@@ -1,7 +1,7 @@
 // Products with weights of iq2_xxs, iq2_xs, iq2_s, iq3_xxs and iq3_s: codes of grids, looked up in
 // the file's own blocks, so that a card holds no more of them than the file.
 #include "grid_codes.cuh"
-#include "mul_mat_quant.cuh"
+#include "mul_mat_quant_chosen.cuh"
 
 namespace {
 

@@ -2,11 +2,13 @@
 // routing of mul_mat_id, which makes such groups of the pairs of a token and one of its experts.
 #pragma once
 
+#include "chosen_routes.cuh"
 #include "rows.cuh"
 
 namespace {
 
 constexpr int kColumns = 8;
+constexpr int kFewColumns = 2;  // of a tile where experts have a pair or two
 
 // Rows [first, first + count) of x and of y.
 struct DenseGroup {
@@ -40,33 +42,43 @@ struct Routing {
   int *counts, *starts, *numbers;
   const int* ids;
   int64_t experts, pairs;
+  int columns;  // of a tile at most
   Check check;
 };
 
+// With an expert a pair, tiles of two: kernels of few columns have more warps at once.
+inline int columns_of(int64_t experts, int64_t pairs) {
+  return pairs <= experts ? kFewColumns : kColumns;
+}
+
 inline int64_t most_tiles(int64_t experts, int64_t pairs) {
-  const int64_t full = pairs / kColumns, some = full + experts + 1;
+  const int64_t full = pairs / columns_of(experts, pairs), some = full + experts + 1;
   return some < pairs ? some : pairs;
 }
 
-inline int64_t routing_bytes(const rr_node* node) {
-  const int64_t experts = node->inputs[1].shape[0], pairs = numel(node->inputs[2]);
+[[maybe_unused]] inline int64_t routing_bytes(int64_t experts, int64_t pairs) {
   const int64_t tiles = most_tiles(experts, pairs) * static_cast<int64_t>(sizeof(Tile));
   return (16 + tiles + 4 * (2 * (experts + 1) + pairs) + 255) / 256 * 256;
 }
 
-inline Routing routing(const rr_node* node, const rr_exec* exec) {
-  const int64_t experts = node->inputs[1].shape[0], pairs = numel(node->inputs[2]);
-  char* memory = static_cast<char*>(exec->workspace);
+inline int64_t routing_bytes(const rr_node* node) {
+  return routing_bytes(node->inputs[1].shape[0], numel(node->inputs[2]));
+}
+
+inline Routing routing(const rr_exec* exec, const rr_tensor& chosen, int64_t experts, void* at) {
+  const int64_t pairs = numel(chosen);
+  char* memory = static_cast<char*>(at);
   Routing r{};
   r.n_tiles = reinterpret_cast<int*>(memory);
   r.tiles = reinterpret_cast<Tile*>(memory + 16);
   r.counts = reinterpret_cast<int*>(r.tiles + most_tiles(experts, pairs));
   r.starts = r.counts + experts + 1;
   r.numbers = r.starts + experts + 1;
-  r.ids = data<const int>(node->inputs[2]);
+  r.ids = data<const int>(chosen);
   r.experts = experts;
+  r.columns = columns_of(experts, pairs);
   r.pairs = pairs;
-  r.check = check(exec, "'ids' should be below %lld, the number of experts, got %lld");
+  r.check = check_experts(exec);
   return r;
 }
 
@@ -87,38 +99,30 @@ __device__ inline void route(const Routing& r) {
     r.numbers[p] = atomicAdd(r.counts + bucket(r, p), 1);
   __syncthreads();
   if (t < kWarp) {
-    int before = 0;
-    for (int64_t first = 0; first <= r.experts; first += kWarp) {
-      const int64_t e = first + t;
-      const int tiles = e <= r.experts ? (r.counts[e] + kColumns - 1) / kColumns : 0;
-      int upto = tiles;
-      for (int step = 1; step < kWarp; step *= 2) {
-        const int left = __shfl_up_sync(kAllLanes, upto, step);
-        if (t >= step) upto += left;
-      }
-      if (e <= r.experts) r.starts[e] = before + upto - tiles;
-      before += __shfl_sync(kAllLanes, upto, kWarp - 1);
-    }
-    if (t == 0) *r.n_tiles = before;
+    const int tiles = sums_before(
+        r.experts + 1, [&](int64_t e) { return (r.counts[e] + r.columns - 1) / r.columns; },
+        [&](int64_t e, int before) { r.starts[e] = before; });
+    if (t == 0) *r.n_tiles = tiles;
   }
   __syncthreads();
   for (int64_t p = t; p < r.pairs; p += threads) {
     const int64_t e = bucket(r, p);
-    const int number = r.numbers[p], first = number / kColumns * kColumns;
-    Tile& tile = r.tiles[r.starts[e] + number / kColumns];
-    tile.pairs[number % kColumns] = static_cast<int>(p);
+    const int number = r.numbers[p], first = number / r.columns * r.columns;
+    Tile& tile = r.tiles[r.starts[e] + number / r.columns];
+    tile.pairs[number % r.columns] = static_cast<int>(p);
     if (number != first) continue;
     tile.expert = e == r.experts ? -1 : static_cast<int>(e);
-    tile.count = min(r.counts[e] - first, kColumns);
+    tile.count = min(r.counts[e] - first, r.columns);
   }
 }
 
-// Zeros in the tile's rows of y, of m elements, by all blocks with the same blockIdx.x.
-[[maybe_unused]] __device__ inline void clear_share(const Rows& y, const Tile& tile, int64_t m) {
-  const int64_t first = int64_t{blockIdx.y} * blockDim.x + threadIdx.x;
+// Zeros in the tile's rows of y, of m elements: part `part` of so many, by a block.
+[[maybe_unused]] __device__ inline void clear_share(const Rows& y, const Tile& tile, int64_t m,
+                                                    unsigned part, unsigned parts) {
+  const int64_t first = int64_t{part} * blockDim.x + threadIdx.x;
   for (int c = 0; c < tile.count; ++c) {
     float* row = row_at(y, tile.pairs[c]);
-    for (int64_t i = first; i < m; i += int64_t{gridDim.y} * blockDim.x) row[i] = 0.0f;
+    for (int64_t i = first; i < m; i += int64_t{parts} * blockDim.x) row[i] = 0.0f;
   }
 }
 

@@ -2,7 +2,7 @@
 //
 // Sub-block 4n + j of 32 is bit pair j of 32 bytes, for n = 0, 1. Slice i takes 16 of those bytes
 // for two sub-blocks, j and j + 2.
-#include "mul_mat_quant.cuh"
+#include "step_experts.cuh"
 
 namespace {
 
@@ -93,3 +93,4 @@ struct Q6_K : Sub16 {
 RR_QUANT_PRODUCT(Q2_K)
 RR_QUANT_PRODUCT(Q3_K)
 RR_QUANT_PRODUCT(Q6_K)
+RR_STEP_EXPERTS(Q6_K)

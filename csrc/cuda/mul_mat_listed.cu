@@ -1,5 +1,5 @@
 // Products with weights of iq4_nl, iq4_xs and mxfp4: nibbles that choose from a list of values.
-#include "mul_mat_quant.cuh"
+#include "mul_mat_quant_chosen.cuh"
 
 namespace {
 

@@ -3,12 +3,10 @@
 // products are those of mul_mat with the expert's weight.
 #pragma once
 
+#include "chosen_routes.cuh"
 #include "mul_mat_mma.cuh"
 
 namespace {
-
-constexpr int kRouteThreads = 1024;
-constexpr int64_t kMostExperts = 4096;
 
 // Workspace: for each tile its expert, for each of its rows the pair, and the rows of x.
 struct ChosenCut {
@@ -32,41 +30,31 @@ inline ChosenCut cut_chosen(const rr_node* node) {
 
 // One block. Dynamic shared memory: two ints an expert. Pairs of one expert come in any order: a
 // product's rows do not depend on each other.
-__global__ void __launch_bounds__(kRouteThreads)
+__global__ void __launch_bounds__(kSortThreads)
     route_tiles(const int* ids, int pairs, int experts, int tokens, int tiles, int* weights,
                 int* order, Check bad) {
   enter_grid();
   int* count = reinterpret_cast<int*>(dynamic_shared());
   int* next = count + experts;
-  for (int e = threadIdx.x; e < experts; e += kRouteThreads) count[e] = 0;
-  for (int i = threadIdx.x; i < tiles; i += kRouteThreads) weights[i] = -1;
-  for (int i = threadIdx.x; i < tiles * tokens; i += kRouteThreads) order[i] = -1;
+  for (int e = threadIdx.x; e < experts; e += kSortThreads) count[e] = 0;
+  for (int i = threadIdx.x; i < tiles; i += kSortThreads) weights[i] = -1;
+  for (int i = threadIdx.x; i < tiles * tokens; i += kSortThreads) order[i] = -1;
   __syncthreads();
-  for (int p = threadIdx.x; p < pairs; p += kRouteThreads) {
+  for (int p = threadIdx.x; p < pairs; p += kSortThreads) {
     const int id = ids[p];
     if (id >= experts) report(bad, experts, id);
     if (id >= 0 && id < experts) atomicAdd(&count[id], 1);
   }
   __syncthreads();
-  if (threadIdx.x < kWarp) {
-    int before = 0;  // tiles of experts below
-    for (int first = 0; first < experts; first += kWarp) {
-      const int e = first + static_cast<int>(threadIdx.x);
-      const int own = e < experts ? (count[e] + tokens - 1) / tokens : 0;
-      int through = own;
-      for (int step = 1; step < kWarp; step *= 2) {
-        const int below = __shfl_up_sync(kAllLanes, through, step);
-        if (static_cast<int>(threadIdx.x) >= step) through += below;
-      }
-      if (e < experts) next[e] = (before + through - own) * tokens;
-      before += __shfl_sync(kAllLanes, through, kWarp - 1);
-    }
-  }
+  if (threadIdx.x < kWarp)
+    sums_before(
+        experts, [&](int64_t e) { return (count[e] + tokens - 1) / tokens; },
+        [&](int64_t e, int before) { next[e] = before * tokens; });
   __syncthreads();
-  for (int e = threadIdx.x; e < experts; e += kRouteThreads)
+  for (int e = threadIdx.x; e < experts; e += kSortThreads)
     for (int i = 0; i < count[e]; i += tokens) weights[(next[e] + i) / tokens] = e;
   __syncthreads();
-  for (int p = threadIdx.x; p < pairs; p += kRouteThreads) {
+  for (int p = threadIdx.x; p < pairs; p += kSortThreads) {
     const int id = ids[p];
     if (id >= 0 && id < experts) order[atomicAdd(&next[id], 1)] = p;
   }
@@ -83,15 +71,6 @@ __global__ void __launch_bounds__(kMmaThreads)
   round_eight(x + pair / shared_by * x_row, k, at, out + blockIdx.x * out_row + at);
 }
 
-// Rows of y without expert: zeros. Grid: pairs.
-__global__ void __launch_bounds__(kMmaThreads)
-    clear_unrouted(const int* ids, int experts, float* y, int64_t y_row, int m) {
-  enter_grid();
-  const int id = ids[blockIdx.x];
-  if (id >= 0 && id < experts) return;
-  for (int i = threadIdx.x; i < m; i += kMmaThreads) y[blockIdx.x * y_row + i] = 0.0f;
-}
-
 template <uint32_t dtype>
 void run_chosen_mma(const rr_node* node, const rr_exec* exec) {
   const rr_tensor &x = node->inputs[0], &w = node->inputs[1], &y = node->outputs[0];
@@ -104,9 +83,9 @@ void run_chosen_mma(const rr_node* node, const rr_exec* exec) {
   auto* rounded = reinterpret_cast<uint16_t*>(memory + cut.table_bytes());
   const auto pairs = static_cast<int>(cut.pairs), experts = static_cast<int>(cut.experts);
 
-  const Check bad = check(exec, "'ids' should be below %lld, the number of experts, got %lld");
-  RR_LAUNCH(exec, route_tiles, 1, kRouteThreads, 2 * experts * static_cast<int>(sizeof(int)), ids,
-            pairs, experts, cut.tokens, static_cast<int>(cut.tiles), weights, order, bad);
+  RR_LAUNCH(exec, route_tiles, 1, kSortThreads, 2 * experts * static_cast<int>(sizeof(int)), ids,
+            pairs, experts, cut.tokens, static_cast<int>(cut.tiles), weights, order,
+            check_experts(exec));
   const dim3 rows(static_cast<unsigned>(cut.rows()),
                   static_cast<unsigned>(blocks_for(cut.x_row / 8, kMmaThreads)));
   const int shared_by = x.rank == 3 ? 1 : static_cast<int>(node->inputs[2].shape[1]);
@@ -133,7 +112,7 @@ void run_chosen_mma(const rr_node* node, const rr_exec* exec) {
     launch_tiles<dtype, 32, true>(exec, job, cut.tiles, 1);
   else
     launch_tiles<dtype, 64, true>(exec, job, cut.tiles, 1);
-  RR_LAUNCH(exec, clear_unrouted, pairs, kMmaThreads, 0, ids, experts, data<float>(y), job.y_row,
+  RR_LAUNCH(exec, clear_unrouted, pairs, kClearThreads, 0, ids, experts, data<float>(y), job.y_row,
             job.m);
 }
 

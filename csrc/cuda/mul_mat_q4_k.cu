@@ -1,5 +1,5 @@
 // Products with weights of q4_k and q5_k: eight sub-blocks of 32 with 6-bit scales and minima.
-#include "mul_mat_quant.cuh"
+#include "step_experts.cuh"
 
 namespace {
 
@@ -61,4 +61,6 @@ struct Q5_K {
 }  // namespace
 
 RR_QUANT_PRODUCT(Q4_K)
+RR_STEP_EXPERTS(Q4_K)
 RR_QUANT_PRODUCT(Q5_K)
+RR_STEP_EXPERTS(Q5_K)

@@ -1,5 +1,5 @@
 // Products with weights of q8_0.
-#include "mul_mat_quant.cuh"
+#include "step_experts.cuh"
 
 namespace {
 
@@ -22,3 +22,4 @@ struct Q8_0 {
 }  // namespace
 
 RR_QUANT_PRODUCT(Q8_0)
+RR_STEP_EXPERTS(Q8_0)

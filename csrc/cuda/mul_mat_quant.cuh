@@ -12,6 +12,7 @@
 // it, which all threads of a block call once.
 #pragma once
 
+#include "activation.cuh"
 #include "mul_mat_group.cuh"
 #include "prepare.cuh"
 #include "quantise.cuh"
@@ -87,9 +88,13 @@ struct BlockBytes {
 struct Matrix {
   const unsigned char *data, *end;
   int64_t row_bytes;
+  int64_t apart;  // bytes to the matrix that is multiplied beside it, where there is one
   int rows;
   int slices;     // of a row
   bool constant;  // no kernel writes it
+
+  // To matrix number `by` of several, of which `end` is the end of the last.
+  __device__ void advance(int64_t by) { data += by * (rows * row_bytes); }
 };
 
 template <class W>
@@ -175,9 +180,24 @@ __device__ inline float add_product(const Slice& s, const unsigned char* x,
   }
 }
 
+// Which rows of w a warp has at a time, a part: `count` neighbours; or, gated, one row and the same
+// one of the matrix beside it.
+template <int count, bool gated>
+struct Parts {
+  static constexpr int kApart = gated ? 1 : count;  // rows from part to part
+
+  // Of a row of the part's `r`; one beyond the last is the part's first.
+  __device__ static int64_t offset(const Matrix& w, int part, int r) {
+    if (gated) return r * w.apart;
+    return part * count + r < w.rows ? r * w.row_bytes : 0;
+  }
+};
+
 // What a warp fetches next: spans of a part of w's rows, then of the part `step` further on.
-template <class W, int rows>
+template <class W, int rows, bool gated>
 struct Fetching {
+  using Own = Parts<rows, gated>;
+
   const Matrix& w;
   int step, part;
   int begin = 0;  // of the span, in bytes of a row
@@ -185,23 +205,22 @@ struct Fetching {
 
   __device__ Fetching(const Matrix& matrix, int first, int parts_apart)
       : w(matrix), step(parts_apart), part(first) {
-    from = w.data + int64_t{part} * rows * w.row_bytes;
+    from = w.data + int64_t{part} * Own::kApart * w.row_bytes;
   }
 
   __device__ void next(unsigned char* set) {
-    if (part * rows < w.rows) {
+    if (part * Own::kApart < w.rows) {
       const int bytes = min(kSpanBytes<W>, static_cast<int>(w.row_bytes) - begin);
 #pragma unroll
-      for (int r = 0; r < rows; ++r) {
-        const int64_t offset = part * rows + r < w.rows ? r * w.row_bytes : 0;
-        fetch<W>(set + r * kStageBytes<W>, from + offset, bytes, w.end);
-      }
+      for (int r = 0; r < rows; ++r)
+        fetch<W>(set + r * kStageBytes<W>, from + Own::offset(w, part, r), bytes,
+                 w.end + (gated ? r * w.apart : 0));
       begin += kSpanBytes<W>;
       from += kSpanBytes<W>;
       if (begin >= w.row_bytes) {
         begin = 0;
         part += step;
-        from = w.data + int64_t{part} * rows * w.row_bytes;
+        from = w.data + int64_t{part} * Own::kApart * w.row_bytes;
       }
     }
     async_copy_commit();
@@ -239,10 +258,13 @@ __device__ inline void add_span(const unsigned char* set, const unsigned (&shift
 }
 
 // Rows of w, `rows` at a time, with a group of up to `columns` rows of x; by one warp, which takes
-// part `first` of the rows and every `step`-th from there.
-template <class W, int columns, int rows, class Group>
+// part `first` of the rows and every `step`-th from there. gated: y has silu of w's products times
+// those of the matrix beside it.
+template <class W, int columns, int rows, bool gated = false, class Group>
 __device__ inline void multiply(const Matrix& w, const Quantised& x, const Rows& y,
                                 const Group& group, int first, int step) {
+  using Own = Parts<rows, gated>;
+  static_assert(!gated || rows == 2, "a row of each");
   const int lane = threadIdx.x % kWarp;
   constexpr int kSet = rows * kStageBytes<W>, kRecords = kSpan<W> * kRecordBytes<W::kApart>;
   unsigned char* sets = dynamic_shared() + threadIdx.x / kWarp * kStages * kSet;
@@ -255,25 +277,26 @@ __device__ inline void multiply(const Matrix& w, const Quantised& x, const Rows&
 
   constexpr int kShare = kWarp / (rows * columns);
   const int own = lane / kShare, own_column = own % columns;
-  const bool writes = lane % kShare == 0 && own_column < group.count;
+  const bool writes = lane % kShare == 0 && own_column < group.count && !(gated && lane >= 16);
 
   // Constants are on their way while the kernels before this one still write x.
   if (!w.constant) await_grid();
-  Fetching<W, rows> fetching(w, first, step);
+  Fetching<W, rows, gated> fetching(w, first, step);
 #pragma unroll
   for (int s = 0; s < kStages; ++s) fetching.next(sets + s * kSet);
   prepare<W>(0);
   if (w.constant) await_grid();
 
   unsigned char *set = sets, *last = sets + (kStages - 1) * kSet;
-  for (int part = first; part * rows < w.rows; part += step) {
+  for (int part = first; part * Own::kApart < w.rows; part += step) {
     float sums[rows * columns] = {};
     unsigned shifts[rows];
 #pragma unroll
     for (int r = 0; r < rows; ++r)
-      shifts[r] = static_cast<unsigned>(
-          (reinterpret_cast<uintptr_t>(w.data) + min(part * rows + r, w.rows - 1) * w.row_bytes) %
-          16);
+      shifts[r] = static_cast<unsigned>((reinterpret_cast<uintptr_t>(w.data) +
+                                         int64_t{part} * Own::kApart * w.row_bytes +
+                                         Own::offset(w, part, r)) %
+                                        16);
     const unsigned char* at = x_lane;
     for (int slices = w.slices; slices > 0; slices -= kSpan<W> * kChunkSlices) {
       async_copy_wait<kStages - 1>();
@@ -287,8 +310,9 @@ __device__ inline void multiply(const Matrix& w, const Quantised& x, const Rows&
 #pragma unroll
         for (int r = 0; r < rows; ++r) shifts[r] = (shifts[r] + kSpanBytes<W>) % 16;
     }
-    const float sum = warp_sums<rows * columns>(sums);
-    const int row = part * rows + own / columns;
+    float sum = warp_sums<rows * columns>(sums);
+    if constexpr (gated) sum = silu(sum) * __shfl_down_sync(kAllLanes, sum, kWarp / 2);
+    const int row = part * Own::kApart + (gated ? 0 : own / columns);
     if (writes && row < w.rows) row_at(y, group.y_row(own_column))[row] = sum;
   }
 }
@@ -312,8 +336,6 @@ constexpr int kBlocksAtOnce = columns == 1          ? 7
                               : W::kType == RR_Q5_K ? 3
                                                     : 4;
 
-constexpr int kTileBlocks = 3;
-
 template <class W, int columns>
 __global__ __launch_bounds__(kThreads, (kBlocksAtOnce<W, columns>)) void multiply_dense(Matrix w,
                                                                                         Quantised x,
@@ -332,6 +354,7 @@ inline Matrix matrix_of(const rr_tensor& w) {
   return {data,
           data + n_rows(w) * row_bytes,
           row_bytes,
+          0,
           static_cast<int>(rows),
           static_cast<int>(k / 32),
           w.constant != 0};
@@ -402,90 +425,4 @@ int supports_dense(const rr_node* node, char* why, size_t size) {
   return 1;
 }
 
-// Of mul_mat_id: one pair a block.
-template <class W>
-__global__ __launch_bounds__(kThreads, (kBlocksAtOnce<W, 1>)) void multiply_pairs(Matrix w,
-                                                                                  Quantised x,
-                                                                                  Rows y, Routing r,
-                                                                                  int64_t per_row) {
-  enter_grid();
-  const int pair = static_cast<int>(blockIdx.x);
-  const int64_t expert = bucket(r, pair);
-  const Tile tile = {0, 1, {pair}};
-  if (expert == r.experts) return clear_share(y, tile, w.rows);
-  w.data += expert * (w.rows * w.row_bytes);
-  multiply<W, 1, 1>(w, x, y, ChosenGroup{tile, per_row, 1}, own_warp(), all_warps());
-}
-
-template <class W>
-__global__ __launch_bounds__(kThreads, kTileBlocks) void multiply_tiles(Matrix w, Quantised x,
-                                                                        Rows y, Routing r,
-                                                                        int64_t per_row) {
-  enter_grid();
-  if (static_cast<int>(blockIdx.x) >= *r.n_tiles) return;
-  const Tile& tile = r.tiles[blockIdx.x];
-  if (tile.expert < 0) return clear_share(y, tile, w.rows);
-  w.data += tile.expert * (w.rows * w.row_bytes);
-  const ChosenGroup group = {tile, per_row, tile.count};
-  if (tile.count == 1) return multiply<W, 1, 1>(w, x, y, group, own_warp(), all_warps());
-  if (tile.count == 2) return multiply<W, 2, 2>(w, x, y, group, own_warp(), all_warps());
-  if (tile.count <= 4) return multiply<W, 4, 2>(w, x, y, group, own_warp(), all_warps());
-  multiply<W, 8, 2>(w, x, y, group, own_warp(), all_warps());
-}
-
-template <class W>
-__global__ void quantise_and_route(Floats x, Quantised out, Routing r) {
-  enter_grid();
-  if (blockIdx.x == 0) return route(r);
-  quantise_part<W::kApart, W::kSums>(x, out,
-                                     (int64_t{blockIdx.x} - 1) * kQuantiseThreads + threadIdx.x);
-}
-
-template <class W>
-size_t workspace_chosen(const rr_node* node, int32_t n_threads) {
-  return static_cast<size_t>(routing_bytes(node)) + workspace_dense<W>(node, n_threads);
-}
-
-template <class W>
-void run_chosen(const rr_node* node, const rr_exec* exec) {
-  const rr_tensor &x = node->inputs[0], &y = node->outputs[0];
-  if (numel(y) == 0) return;
-  const Routing r = routing(node, exec);
-  const Matrix w = matrix_of<W>(node->inputs[1]);
-  const Quantised q = quantised<W>(x, static_cast<char*>(exec->workspace) + routing_bytes(node));
-  const int64_t per_row = r.pairs / q.rows, of_x = quantise_blocks(x);
-  if (x.shape[0] == 1) {
-    const dim3 grid(static_cast<unsigned>(r.pairs),
-                    row_blocks(exec, w.rows, kWarps, r.pairs, kBlocksAtOnce<W, 1>));
-    RR_LAUNCH(exec, (quantise_rows<W::kApart, W::kSums>), dim3(static_cast<unsigned>(of_x)),
-              kQuantiseThreads, 0, floats_of(x), q);
-    RR_LAUNCH(exec, multiply_pairs<W>, grid, kThreads, (kSharedBytes<W, 1>), w, q, rows_of(y), r,
-              per_row);
-    return;
-  }
-  const int64_t tiles = most_tiles(r.experts, r.pairs);
-  const dim3 grid(static_cast<unsigned>(tiles),
-                  row_blocks(exec, blocks_for(w.rows, 2), kWarps, tiles, kTileBlocks));
-  RR_LAUNCH(exec, quantise_and_route<W>, dim3(static_cast<unsigned>(of_x + 1)), kQuantiseThreads, 0,
-            floats_of(x), q, r);
-  RR_LAUNCH(exec, multiply_tiles<W>, grid, kThreads, (kSharedBytes<W, 2>), w, q, rows_of(y), r,
-            per_row);
-}
-
-template <class W>
-int supports_chosen(const rr_node* node, char* why, size_t size) {
-  const rr_tensor& w = node->inputs[1];
-  if (!supports_routing(node, why, size)) return 0;
-  if (w.dtype != W::kType || w.layout != RR_LAYOUT_PLAIN) return refuse(why, size, W::kRefusal);
-  if (!whole_rows<W>(w)) return refuse(why, size, "w needs dense rows of whole blocks");
-  if (!small_enough<W>(node)) return refuse(why, size, "x has more than 4 GiB when quantised");
-  return 1;
-}
-
 }  // namespace
-
-#define RR_QUANT_PRODUCT(W)                                                                 \
-  RR_CUDA_KERNEL(dense_##W, RR_ROW_EXACT, "mul_mat", "cuda", "", 0, supports_dense<W>,      \
-                 workspace_dense<W>, run_dense<W>)                                          \
-  RR_CUDA_KERNEL(chosen_##W, RR_ROW_EXACT, "mul_mat_id", "cuda", "", 0, supports_chosen<W>, \
-                 workspace_chosen<W>, run_chosen<W>)

@@ -19,10 +19,14 @@ constexpr bool kInHalves = dtype == RR_Q4_K || dtype == RR_Q5_K || dtype == RR_Q
 template <uint32_t dtype>
 constexpr bool kPlain = dtype == RR_BF16;
 
+template <uint32_t dtype, class Tiles>
+using RowsOf = std::conditional_t<
+    kPlain<dtype>, PlainRows<Tiles>,
+    std::conditional_t<kInHalves<dtype>, HalfRows<dtype, Tiles>, Bf16Rows<dtype, Tiles>>>;
+
+// In how many parts x is multiplied.
 template <uint32_t dtype>
-using RowsOf =
-    std::conditional_t<kPlain<dtype>, PlainRows,
-                       std::conditional_t<kInHalves<dtype>, HalfRows<dtype>, Bf16Rows<dtype>>>;
+constexpr int kPartsOfX = kPlain<dtype> ? 2 : 1;
 
 // Before the first barrier: tables in shared memory that decoding asks for.
 template <uint32_t dtype>
@@ -83,11 +87,11 @@ struct Ring {
 };
 
 // Copies of x: one thread.
-template <uint32_t dtype>
-__device__ inline void copy_prompt(const PromptJob& job, const PromptMemory<dtype>& memory) {
+template <uint32_t dtype, class Tiles>
+__device__ inline void copy_prompt(const PromptJob<Tiles>& job, const PromptMemory<dtype>& memory) {
   Ring<PromptMemory<dtype>::kStages> ring;
-  const int units = job.chunks * Chunk<dtype>::units * RowsOf<dtype>::kParts;
-  for (int i = blockIdx.x; i < job.tiles.count; i += gridDim.x) {
+  const int units = job.chunks * Chunk<dtype>::units * kPartsOfX<dtype>;
+  for (int i = blockIdx.x; i < job.tiles.number(); i += gridDim.x) {
     const PromptTile tile = job.tiles.tile(i);
     const unsigned bytes = tile.width * kSlabBytes;
     const uint8_t* from = job.x + static_cast<int64_t>(tile.token) * kSlabBytes;
@@ -99,24 +103,39 @@ __device__ inline void copy_prompt(const PromptJob& job, const PromptMemory<dtyp
   }
 }
 
+// silu(gate) * x, to the few last bits that products of a prompt leave open.
+__device__ inline float quick_swiglu(float gate, float x) {
+#ifdef RR_EMULATE
+  return gate / (1.0f + expf(-gate)) * x;
+#else
+  return __fdividef(gate, 1.0f + __expf(-gate)) * x;
+#endif
+}
+
 // A lane's sums of two neighbouring rows of w, with two of x at a time.
-template <int width, class Rows>
-__device__ inline void store_tile(const PromptJob& job, const Rows& rows, int row, int token,
-                                  const float (&sums)[width / 2]) {
+template <int width, class Tiles, class Rows>
+__device__ inline void store_tile(const PromptJob<Tiles>& job, const Rows& rows,
+                                  const PromptTile& tile, const float (&sums)[width / 2]) {
+  const int row = rows.row(tile), token = tile.token + threadIdx.x % 4 * 2;
   if (row >= job.m) return;
 #pragma unroll
   for (int i = 0; i < width / 8; ++i)
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const int at = token + 8 * i + j;
-      if (at >= job.n) continue;
+      if (at >= tile.end) continue;
       float2 both = make_float2(sums[4 * i + j], sums[4 * i + 2 + j]);
       if (Rows::kHalves) {
         const float factor = job.x_factors[at];
         both.x = both.x * rows.factor(0) * factor;
         both.y = both.y * rows.factor(1) * factor;
       }
-      float* to = job.y + at * job.y_row + row;
+      float* to = job.y + job.tiles.row_of_y(at) * job.y_row;
+      if constexpr (Tiles::kGated) {
+        to[row / 2] = quick_swiglu(both.x, both.y);
+        continue;
+      }
+      to += row;
       if (job.vector) {
         *reinterpret_cast<float2*>(to) = both;
       } else {
@@ -143,12 +162,12 @@ __device__ inline void multiply_unit(float (&sums)[width / 2], const unsigned (&
 
 // The warpgroup's part of a tile. a: the operands of the first unit; in the end, of the next
 // tile's.
-template <uint32_t dtype, int width>
-__device__ inline void multiply_prompt_tile(const PromptJob& job, const PromptTile& tile,
+template <uint32_t dtype, int width, class Tiles>
+__device__ inline void multiply_prompt_tile(const PromptJob<Tiles>& job, const PromptTile& tile,
                                             const PromptMemory<dtype>& memory,
                                             Ring<PromptMemory<dtype>::kStages>& ring,
-                                            RowsOf<dtype>& rows, Operands& a) {
-  constexpr int kUnits = Chunk<dtype>::units * RowsOf<dtype>::kParts;
+                                            RowsOf<dtype, Tiles>& rows, Operands& a) {
+  constexpr int kUnits = Chunk<dtype>::units * kPartsOfX<dtype>;
   const int lane = threadIdx.x % kWarp;
   const auto release = [&](int stage) {
     if (lane == 0) barrier_arrive(memory.empty + stage);
@@ -164,8 +183,8 @@ __device__ inline void multiply_prompt_tile(const PromptJob& job, const PromptTi
       barrier_wait(memory.full + ring.stage, ring.parity);
       hold(a[u % 2]);
       wgmma_begin();
-      multiply_unit<RowsOf<dtype>, width>(sums, a[u % 2],
-                                          operand_behind(x, ring.stage * kPromptStage));
+      multiply_unit<RowsOf<dtype, Tiles>, width>(sums, a[u % 2],
+                                                 operand_behind(x, ring.stage * kPromptStage));
       wgmma_commit();
       wgmma_wait<1>();
       hold(a[(u + 1) % 2]);
@@ -178,13 +197,14 @@ __device__ inline void multiply_prompt_tile(const PromptJob& job, const PromptTi
   }
   wgmma_wait<0>();
   release(before);
-  store_tile<width>(job, rows, rows.row(tile), tile.token + lane % 4 * 2, sums);
+  store_tile<width>(job, rows, tile, sums);
 }
 
 // Grid: blocks that share out the tiles.
-template <uint32_t dtype>
-__global__ void __launch_bounds__(kPromptThreads, 1) multiply_prompt(const PromptJob job) {
+template <uint32_t dtype, class Tiles>
+__global__ void __launch_bounds__(kPromptThreads, 1) multiply_prompt(const PromptJob<Tiles> job) {
   enter_grid();
+  if (static_cast<int>(blockIdx.x) >= job.tiles.number()) return;
   const PromptMemory<dtype> memory;
   if (threadIdx.x == 0) {
     for (int i = 0; i < memory.kStages; ++i) {
@@ -201,10 +221,10 @@ __global__ void __launch_bounds__(kPromptThreads, 1) multiply_prompt(const Promp
   } else {
     take_registers<240>();
     Ring<PromptMemory<dtype>::kStages> ring;
-    RowsOf<dtype> rows(job, memory.w);
+    RowsOf<dtype, Tiles> rows(job, memory.w);
     Operands a;
     rows.decode(0, a[0]);
-    for (int i = blockIdx.x; i < job.tiles.count; i += gridDim.x) {
+    for (int i = blockIdx.x; i < job.tiles.number(); i += gridDim.x) {
       const PromptTile tile = job.tiles.tile(i);
       if (tile.width == 256)
         multiply_prompt_tile<dtype, 256>(job, tile, memory, ring, rows, a);
@@ -234,58 +254,82 @@ int64_t slab_columns(int64_t k) {
 // Bytes of all slabs.
 template <uint32_t dtype>
 int64_t slab_bytes(int64_t n, int64_t k) {
-  return slab_rows(n) * slab_columns<dtype>(k) * 2 * RowsOf<dtype>::kParts;
+  return slab_rows(n) * slab_columns<dtype>(k) * 2 * kPartsOfX<dtype>;
+}
+
+// Writes n rows of x into the job's slabs.
+template <uint32_t dtype, class Tiles>
+void write_slabs(const rr_exec* exec, const float* x, int64_t x_row, int64_t n,
+                 const PromptJob<Tiles>& job, SlabPlaces places) {
+  auto* slabs = const_cast<uint8_t*>(job.x);
+  const auto rows = static_cast<unsigned>(n);
+  if constexpr (kInHalves<dtype>) {
+    const bool vector = reinterpret_cast<uintptr_t>(x) % 16 == 0 && x_row % 4 == 0;
+    const auto launch = [&](auto kernel, int threads) {
+      RR_LAUNCH(exec, kernel, rows, threads, 0, x, x_row, job.k, vector, slabs, job.slab,
+                const_cast<float*>(job.x_factors), places);
+    };
+    if (job.k <= 4 * kHalvesBlock)
+      launch(halve_slabs<128>, 128);
+    else
+      launch(halve_slabs<512>, 512);
+  } else {
+    const int64_t columns = slab_columns<dtype>(job.k);
+    const auto across = static_cast<unsigned>(blocks_for(columns / 8, kMmaThreads));
+    RR_LAUNCH(exec, round_slabs<kPartsOfX<dtype>>, dim3(rows, across), kMmaThreads, 0, x, x_row,
+              static_cast<int64_t>(job.k), columns, slabs, job.slab, places);
+  }
 }
 
 // Brings x into the workspace, unless it is there.
 template <uint32_t dtype>
-void prepare_slabs(const rr_exec* exec, const rr_tensor& x, const PromptJob& job) {
+void prepare_slabs(const rr_exec* exec, const rr_tensor& x, const PromptJob<PromptTiles>& job) {
   constexpr int kForm = kInHalves<dtype> ? kHalfSlabForm
                         : kPlain<dtype>  ? kSplitSlabForm
                                          : kSlabForm;
-  const int64_t columns = slab_columns<dtype>(job.k);
-  if (is_prepared(exec, x, kForm + static_cast<int>(columns))) return;
-  auto* slabs = static_cast<uint8_t*>(exec->workspace);
-  const auto n = static_cast<unsigned>(job.n);
-  if constexpr (kInHalves<dtype>) {
-    const bool vector = reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && row_step(x) % 4 == 0;
-    RR_LAUNCH(exec, halve_slabs, static_cast<int>(n), kHalvesThreads, 0, data<const float>(x),
-              row_step(x), job.k, vector, slabs, job.slab, const_cast<float*>(job.x_factors));
-  } else {
-    const auto across = static_cast<unsigned>(blocks_for(columns / 8, kMmaThreads));
-    RR_LAUNCH(exec, round_slabs<RowsOf<dtype>::kParts>, dim3(n, across), kMmaThreads, 0,
-              data<const float>(x), row_step(x), static_cast<int64_t>(job.k), columns, slabs,
-              job.slab);
-  }
+  if (is_prepared(exec, x, kForm + static_cast<int>(slab_columns<dtype>(job.k)))) return;
+  write_slabs<dtype>(exec, data<const float>(x), row_step(x), job.n, job, {nullptr, 1});
+}
+
+// A job with w [.., M, K] and rows of y, of n rows of x in slabs at `slabs`.
+template <uint32_t dtype, class Tiles>
+PromptJob<Tiles> prompt_job(const rr_tensor& w, void* slabs, int64_t n, float* y, int64_t y_row) {
+  const int64_t m = w.shape[w.rank - 2], k = w.shape[w.rank - 1];
+  PromptJob<Tiles> job{};
+  job.w = data<const uint8_t>(w);
+  job.w_row = k / Block<dtype>::values * Block<dtype>::bytes;
+  job.w_matrix = m * job.w_row;
+  job.w_end = job.w + n_rows(w) * job.w_row;
+  job.x = static_cast<uint8_t*>(slabs);
+  job.slab = slab_rows(n) * kSlabBytes;
+  job.x_factors = reinterpret_cast<const float*>(job.x + slab_bytes<dtype>(n, k));
+  job.y = y;
+  job.y_row = y_row;
+  job.n = static_cast<int>(n);
+  job.m = static_cast<int>(m);
+  job.k = static_cast<int>(k);
+  job.chunks = static_cast<int>(slab_columns<dtype>(k) / Chunk<dtype>::values);
+  job.vector = m % 2 == 0 && y_row % 2 == 0 && reinterpret_cast<uintptr_t>(y) % 8 == 0;
+  return job;
+}
+
+template <uint32_t dtype, class Tiles>
+void launch_prompt(const rr_exec* exec, const PromptJob<Tiles>& job, int blocks) {
+  allow_shared(multiply_prompt<dtype, Tiles>, PromptMemory<dtype>::kBytes);
+  RR_LAUNCH(exec, (multiply_prompt<dtype, Tiles>), blocks, kPromptThreads,
+            PromptMemory<dtype>::kBytes, job);
 }
 
 template <uint32_t dtype>
 void run_prompt(const rr_node* node, const rr_exec* exec) {
   const rr_tensor &x = node->inputs[0], &w = node->inputs[1], &y = node->outputs[0];
-  const int64_t n = n_rows(x), m = w.shape[0], k = w.shape[1];
+  const int64_t n = n_rows(x), m = w.shape[0];
   if (m == 0 || n == 0) return;
-  const int64_t columns = slab_columns<dtype>(k);
-  PromptJob job{};
-  job.w = data<const uint8_t>(w);
-  job.w_row = k / Block<dtype>::values * Block<dtype>::bytes;
-  job.w_end = job.w + m * job.w_row;
-  job.x = static_cast<uint8_t*>(exec->workspace);
-  job.slab = slab_rows(n) * kSlabBytes;
-  job.x_factors = reinterpret_cast<const float*>(job.x + slab_bytes<dtype>(n, k));
-  job.y = data<float>(y);
-  job.y_row = row_step(y);
-  job.n = static_cast<int>(n);
-  job.m = static_cast<int>(m);
-  job.k = static_cast<int>(k);
-  job.chunks = static_cast<int>(columns / Chunk<dtype>::values);
-  job.vector = m % 2 == 0 && job.y_row % 2 == 0 && reinterpret_cast<uintptr_t>(job.y) % 8 == 0;
+  auto job = prompt_job<dtype, PromptTiles>(w, exec->workspace, n, data<float>(y), row_step(y));
   const int takers = cuda(exec).multiprocessors;
   job.tiles = cut_tiles(blocks_for(m, kPromptRows), n, takers);
-
   prepare_slabs<dtype>(exec, x, job);
-  const int blocks = min(takers, job.tiles.count);
-  allow_shared(multiply_prompt<dtype>, PromptMemory<dtype>::kBytes);
-  RR_LAUNCH(exec, multiply_prompt<dtype>, blocks, kPromptThreads, PromptMemory<dtype>::kBytes, job);
+  launch_prompt<dtype>(exec, job, min(takers, job.tiles.count));
 }
 
 template <uint32_t dtype>
@@ -306,11 +350,15 @@ int supports_prompt(const rr_node* node, char* why, size_t size) {
   return 1;
 }
 
+// How far sums may be off.
+template <uint32_t dtype>
+constexpr const char* kPromptBound =
+    kInHalves<dtype> ? "products of f16: 1e-3 of a row's norm"
+    : kPlain<dtype>  ? "x in two parts of bf16: 2e-5 of a row's norm"
+                     : "products of bf16: 4e-3 of a row's norm";
+
 }  // namespace
 
-#define RR_PROMPT_PRODUCT(id, dtype)                                               \
-  RR_CUDA_KERNEL(id, riverrun::kPromptExact, "mul_mat", "wgmma",                   \
-                 kInHalves<dtype> ? "products of f16: 1e-3 of a row's norm"        \
-                 : kPlain<dtype>  ? "x in two parts of bf16: 2e-5 of a row's norm" \
-                                  : "products of bf16: 4e-3 of a row's norm",       \
-                 20, supports_prompt<dtype>, workspace_prompt<dtype>, run_prompt<dtype>)
+#define RR_PROMPT_PRODUCT(id, dtype)                                                      \
+  RR_CUDA_KERNEL(id, riverrun::kPromptExact, "mul_mat", "wgmma", kPromptBound<dtype>, 20, \
+                 supports_prompt<dtype>, workspace_prompt<dtype>, run_prompt<dtype>)

@@ -1,3 +1,3 @@
-#include "mul_mat_wgmma.cuh"
+#include "mul_mat_id_wgmma.cuh"
 
-RR_PROMPT_PRODUCT(prompt_bf16, RR_BF16)
+RR_PROMPT_PRODUCTS(prompt_bf16, RR_BF16)

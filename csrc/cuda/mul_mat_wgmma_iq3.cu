@@ -1,4 +1,4 @@
-#include "mul_mat_wgmma.cuh"
+#include "mul_mat_id_wgmma.cuh"
 
-RR_PROMPT_PRODUCT(prompt_iq3_xxs, RR_IQ3_XXS)
-RR_PROMPT_PRODUCT(prompt_iq3_s, RR_IQ3_S)
+RR_PROMPT_PRODUCTS(prompt_iq3_xxs, RR_IQ3_XXS)
+RR_PROMPT_PRODUCTS(prompt_iq3_s, RR_IQ3_S)

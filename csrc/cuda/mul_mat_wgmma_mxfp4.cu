@@ -1,3 +1,3 @@
-#include "mul_mat_wgmma.cuh"
+#include "mul_mat_id_wgmma.cuh"
 
-RR_PROMPT_PRODUCT(prompt_mxfp4, RR_MXFP4)
+RR_PROMPT_PRODUCTS(prompt_mxfp4, RR_MXFP4)

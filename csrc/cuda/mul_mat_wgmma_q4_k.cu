@@ -1,3 +1,4 @@
-#include "mul_mat_wgmma.cuh"
+#include "prompt_experts.cuh"
 
-RR_PROMPT_PRODUCT(prompt_q4_k, RR_Q4_K)
+RR_PROMPT_PRODUCTS(prompt_q4_k, RR_Q4_K)
+RR_PROMPT_EXPERTS(prompt_q4_k, RR_Q4_K)

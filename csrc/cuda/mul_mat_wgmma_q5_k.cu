@@ -1,3 +1,4 @@
-#include "mul_mat_wgmma.cuh"
+#include "prompt_experts.cuh"
 
-RR_PROMPT_PRODUCT(prompt_q5_k, RR_Q5_K)
+RR_PROMPT_PRODUCTS(prompt_q5_k, RR_Q5_K)
+RR_PROMPT_EXPERTS(prompt_q5_k, RR_Q5_K)

@@ -1,3 +1,4 @@
-#include "mul_mat_wgmma.cuh"
+#include "prompt_experts.cuh"
 
-RR_PROMPT_PRODUCT(prompt_q8_0, RR_Q8_0)
+RR_PROMPT_PRODUCTS(prompt_q8_0, RR_Q8_0)
+RR_PROMPT_EXPERTS(prompt_q8_0, RR_Q8_0)

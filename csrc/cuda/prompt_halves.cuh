@@ -11,7 +11,7 @@
 
 namespace {
 
-constexpr int kHalvesThreads = 512, kHalvesBlock = 256, kHalvesKept = 5;
+constexpr int kHalvesBlock = 256, kHalvesKept = 5;
 
 // 2^n such that it brings a value of this size, as bits of a float without sign, to 2^14 or more
 // and below 2^15, or nearer to that; and 2^-n.
@@ -29,11 +29,12 @@ __device__ inline float inverse_of_power(float power) {
 
 // Rounds a row of x into slabs, in the order of fragments.cuh, and puts the inverse of its power of
 // two after the slabs. A NaN or infinity stays what it is. Grid: rows of x.
-__global__ void __launch_bounds__(kHalvesThreads)
+template <int threads>
+__global__ void __launch_bounds__(threads)
     halve_slabs(const float* x, int64_t x_row, int k, bool vector, uint8_t* out, int64_t slab,
-                float* inverses) {
+                float* inverses, SlabPlaces places) {
   enter_grid();
-  constexpr int kWarps = kHalvesThreads / kWarp;
+  constexpr int kWarps = threads / kWarp;
   __shared__ unsigned most[kWarps];
   __shared__ __align__(16) unsigned staged[kWarps][kHalvesBlock / 2];
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
@@ -64,10 +65,10 @@ __global__ void __launch_bounds__(kHalvesThreads)
   if (lane == 0) most[warp] = size;
   __syncthreads();
   for (int i = 0; i < kWarps; ++i) size = max(size, most[i]);
-  if (threadIdx.x == 0) inverses[row] = inverse_power_for(size);
+  for (int i = threadIdx.x; i < places.copies; i += threads)
+    if (const int at = places.row(row, i); at >= 0) inverses[at] = inverse_power_for(size);
   const float power = power_for(size);
-  uint8_t* to = out + static_cast<int64_t>(row / 8) * kTilesApart + swizzled(row % 8, lane % 8) +
-                lane / 8 * slab;
+  uint8_t* to = out + lane / 8 * slab;
   const auto write = [&](int block, const float4& first, const float4& second) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -77,8 +78,10 @@ __global__ void __launch_bounds__(kHalvesThreads)
       staged[warp][8 * step + 4 + t] = pack_f16(v.y * power, v.w * power);
     }
     __syncwarp();
-    *reinterpret_cast<uint4*>(to + block * 4 * slab) =
-        *reinterpret_cast<const uint4*>(&staged[warp][4 * lane]);
+    const uint4 piece = *reinterpret_cast<const uint4*>(&staged[warp][4 * lane]);
+    for (int i = 0; i < places.copies; ++i)
+      if (const int at = places.row(row, i); at >= 0)
+        *reinterpret_cast<uint4*>(to + block * 4 * slab + piece_of_slab(at, lane % 8)) = piece;
     __syncwarp();
   };
 #pragma unroll
@@ -195,15 +198,15 @@ struct Halves<RR_Q6_K> {
   }
 };
 
-template <uint32_t dtype>
-class HalfRows : public PromptRows<dtype> {
-  using Base = PromptRows<dtype>;
+template <uint32_t dtype, class Tiles>
+class HalfRows : public PromptRows<dtype, Tiles> {
+  using Base = PromptRows<dtype, Tiles>;
 
  public:
   static constexpr bool kHalves = true;
   static constexpr int kParts = 1;
 
-  __device__ HalfRows(const PromptJob& job, unsigned char* shared)
+  __device__ HalfRows(const PromptJob<Tiles>& job, unsigned char* shared)
       : Base(job, shared), tile_(static_cast<int>(blockIdx.x)) {
     const uint8_t* scanned = scanned_row(tile_);
 #pragma unroll 4
@@ -237,8 +240,8 @@ class HalfRows : public PromptRows<dtype> {
 
   // Each lane looks through one of the warp's rows of a tile.
   __device__ const uint8_t* scanned_row(int tile) const {
-    const int first = this->row(this->job_.tiles.tile(tile)) - this->lane() / 4 * 2;
-    return this->job_.w + min(first + this->lane() % 16, this->job_.m - 1) * this->job_.w_row;
+    const PromptTile of = this->job_.tiles.tile(tile);
+    return this->row_of_w(of, this->row(of) - this->lane() / 4 * 2 + this->lane() % 16);
   }
 
   __device__ void enter_tile() {
@@ -251,7 +254,7 @@ class HalfRows : public PromptRows<dtype> {
     }
     bound_ = 0.0f;
     const int next = tile_ + static_cast<int>(gridDim.x);
-    scanned_ = next < this->job_.tiles.count ? scanned_row(next) : nullptr;
+    scanned_ = next < this->job_.tiles.number() ? scanned_row(next) : nullptr;
   }
 
   __device__ void load() {

@@ -10,21 +10,29 @@ namespace {
 
 constexpr int kWidest = 256;  // rows of x of a tile
 
-// down: number of the tile's rows of w; token: its first row of x.
+// down: number of the tile's rows of w; token, end: its first row of x, and behind its last, which
+// may be before token + width; expert: the number of w where there are several.
 struct PromptTile {
-  int down, token, width;
+  int down, token, width, end, expert;
 };
 
 // The first `wide` tiles are of the widest kind, `across` for the same rows of w; the rest are
 // `width` wide.
 struct PromptTiles {
-  int wide, across, width, narrow_across, count;
+  static constexpr bool kChosen = false, kGated = false;
+
+  int wide, across, width, narrow_across, count, rows;
+
+  __device__ int number() const { return count; }
 
   __device__ PromptTile tile(int i) const {
-    if (i < wide) return {i / across, i % across * kWidest, kWidest};
+    if (i < wide) return {i / across, i % across * kWidest, kWidest, rows, 0};
     const int j = i - wide;
-    return {wide / across + j / narrow_across, j % narrow_across * width, width};
+    return {wide / across + j / narrow_across, j % narrow_across * width, width, rows, 0};
   }
+
+  // The row of y of row `at` of x.
+  __device__ int row_of_y(int at) const { return at; }
 };
 
 // What a tile takes, in thousandths of what one of the widest does.
@@ -51,8 +59,12 @@ inline PromptTiles cut_tiles(int64_t down, int64_t n, int64_t takers) {
   for (const int width : {256, 128, 64}) {
     const int64_t across = (n + kWidest - 1) / kWidest, narrow_across = (n + width - 1) / width;
     for (int64_t rows = 0; rows <= (width == kWidest ? 0 : down); ++rows) {
-      PromptTiles tiles{static_cast<int>(rows * across), static_cast<int>(across), width,
-                        static_cast<int>(narrow_across), 0};
+      PromptTiles tiles{static_cast<int>(rows * across),
+                        static_cast<int>(across),
+                        width,
+                        static_cast<int>(narrow_across),
+                        0,
+                        static_cast<int>(n)};
       tiles.count = tiles.wide + static_cast<int>((down - rows) * narrow_across);
       const int64_t cost = longest(tiles, takers);
       if (cost >= least) continue;

@@ -19,7 +19,8 @@ LARGE = 2**31 - 1
 PER_SEQUENCE = ("state_rows", "start", "head", "log_head", "n_replay", "n_held", "n_direct")
 INDICES = ("ids", "idx", "seq_offsets", "positions", "block_table", *PER_SEQUENCE)
 # Where a negative value says that nothing is meant.
-NEGATIVE = {("write_rows", "idx"), ("attention_prepare", "idx"), ("mul_mat_id", "ids")}
+NEGATIVE = {("write_rows", "idx"), ("attention_prepare", "idx")}
+NEGATIVE |= {("mul_mat_id", "ids"), ("moe_swiglu", "ids")}
 # Ops that look nothing up: any position can be rotated to, and any token be chosen.
 VALUES = {("rope", "positions"), ("attention_prepare", "positions"), ("sample", "ids")}
 PER_INPUT = 4

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import riverrun as rr
-from cuda_rig import backend, needs_cuda
+from cuda_rig import backend, needs_cuda, needs_warpgroups
 from riverrun.backends.cpu_blocks import BlockRecoder
 from riverrun.backends.harness import outline, run_case
 from riverrun.backends.native import FUSE
 from riverrun.backends.row_exact import check_rows
 from riverrun.graph import OPS
-from riverrun.graph.case import BoundCase, Case, bind_case, f32, rand
+from riverrun.graph.case import BoundCase, Case, bind_case, f32, fixed, rand
 from riverrun.models.quantizing import find_mix
 from riverrun.models.step import StepShape
 from riverrun.models.synth import SHAPES, synthesize
@@ -111,3 +111,67 @@ def test_wide_rows_have_the_bits_of_single_ones(op: str, blocks: int) -> None:
     assert result.status == "passed", result.why
     result = check_rows([backend()], case, (1, 2, 9))
     assert result.status == "passed", result.why
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny mixture of experts of two layers."""
+    path, tiny = tmp_path_factory.mktemp("mixture") / "tiny.gguf", SHAPES["qwen3moe-tiny"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(SHAPES, "mixture", replace(tiny, keys=tiny.keys | {"block_count": 2}))
+        synthesize("mixture", find_mix("Q4_K_M"), path, BlockRecoder(1))
+    return path
+
+
+@pytest.mark.parametrize("rows", [2, len(DRAFTS)])
+def test_drafts_of_a_mixture_have_the_bits_of_single_tokens(
+    mixture: Path, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = opened(mixture, monkeypatch, fuses=True)
+    session = model.session(64, n_rs_seq=8)
+    session.prefill(PROMPT)
+    logits = session.verify([(0, DRAFTS[:rows])]).logits
+    assert np.array_equal(logits, decoded(model)[:rows])
+
+
+def test_experts_are_one_node(mixture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a step as of a prompt, and to roundings what the parts give."""
+    ours, parts = (decoded(opened(mixture, monkeypatch, fuses)) for fuses in (True, False))
+    assert np.abs(ours - parts).max() < 2e-2 * parts.std()
+    model = opened(mixture, monkeypatch, fuses=True)
+    capacity = model.session(64).sequences.plan.capacity
+    for tokens, kind in ((1, "step"), (6, "step"), (128, "prefill")):
+        plan = model.plan(StepShape(tokens, 1, 1), capacity, kind)
+        ops = Counter(choice.kernel.op for choice in plan.choices)
+        assert ops["moe_swiglu"] == 2 and not ops.keys() & {"mul_mat_id", "swiglu", "sum"}
+
+
+def experts_of(n: int, of: str, down: str) -> BoundCase:
+    """n tokens with six experts of which one is never chosen and one often."""
+    rng = np.random.default_rng(n)
+    ids = np.where(rng.random((n, 3)) < 0.4, 0, rng.integers(-1, 5, (n, 3)))
+    weights = {"gate": rand(of, 6, 256, 512), "up": rand(of, 6, 256, 512)}
+    given = {"x": f32(n, 512), "weights": f32(n, 3), "ids": fixed(ids, "i32")}
+    case = Case(f"{of}+{down},n={n}", **given, **weights, down=rand(down, 6, 150, 256))
+    return bind_case(OPS["moe_swiglu"], case)
+
+
+@needs_warpgroups
+@pytest.mark.parametrize("of, down", [("q4_k", "q6_k"), ("q5_k", "q8_0"), ("q8_0", "q4_k")])
+def test_experts_of_prompts(of: str, down: str) -> None:
+    for n in (96, 140):
+        case = experts_of(n, of, down)
+        choice = backend().choose(outline(case))
+        assert choice.kernel is not None and choice.kernel.isa == "wgmma", choice.why
+        result = run_case(backend(), case, kind="prefill")
+        assert result.status == "passed" and max(result.nmse.values()) < 2e-5, result.why
+
+
+@pytest.mark.parametrize("n", [1, 2, 33])
+def test_a_missing_expert_is_reported(n: int) -> None:
+    case = experts_of(n, "q4_k", "q6_k")
+    ids = np.full((n, 3), 2)
+    ids[n // 2, 1] = 6
+    case = replace(case, inputs=(*case.inputs[:2], fixed(ids, "i32"), *case.inputs[3:]))
+    result = run_case(backend(), case, kind="step")
+    assert result.status == "failed" and "below 6, the number of experts, got 6" in result.why

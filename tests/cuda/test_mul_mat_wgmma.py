@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from cuda_rig import CAPABILITY, EMULATED, Op, backend, needs_cuda, thinned
-from riverrun.backends import cuda
+from cuda_rig import CAPABILITY, EMULATED, Op, backend, needs_cuda, needs_warpgroups, thinned
 from riverrun.backends.harness import outline, run_case
 from riverrun.graph.case import Case, bind_case, f32, fixed, rand
 from riverrun.graph.codec import decode
@@ -18,17 +17,9 @@ from riverrun.ops.mul_mat import WEIGHT_TYPES, MulMat
 TYPES = ("bf16", *(t for t in WEIGHT_TYPES if dtype(t).block > 1))
 
 
-pytestmark = needs_cuda
+pytestmark = [needs_cuda, needs_warpgroups]
 ORDERS = thinned(("any",), ("ascending", "descending", "shuffled"))
 Rows = Callable[[np.ndarray], np.ndarray]
-
-
-@pytest.fixture(autouse=True)
-def _served() -> None:
-    card = cuda.cards()[0]
-    built = EMULATED or "90a" in cuda._cuda.architectures
-    if (card["major"], card["minor"]) != (9, 0) or not built:
-        pytest.skip("wgmma needs a card of compute capability 9.0 and a build for 90a")
 
 
 def products(of: str, m: int, k: int) -> Rows:

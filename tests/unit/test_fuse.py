@@ -93,7 +93,7 @@ def test_a_feed_forward_part_becomes_two_nodes() -> None:
 
 def test_values_that_others_read_are_not_fused_away() -> None:
     assert work(fused(feed_forward(hidden=True))) == [
-        *("add", "rms_norm", "mul_mats", "glu_mul_mat", "add")
+        *("add_rms_norm", "mul_mats", "glu_mul_mat", "add")
     ]
 
 
