@@ -20,11 +20,11 @@ inline int current_capability() {
   return major;
 }
 
-// Bytes of 256 values, 0 for types that have no fragments.
+// Bytes of 256 values, 0 for types that the products do not take.
 template <uint32_t... dtypes>
 inline int64_t step_bytes(uint32_t dtype) {
   int64_t bytes = 0;
-  const bool found[] = {(dtype == dtypes && (bytes = Fragment<dtypes>::kBytes, true))...};
+  const bool found[] = {(dtype == dtypes && (bytes = StepCodes<dtypes>::kBytes, true))...};
   static_cast<void>(found);
   return bytes;
 }
@@ -41,7 +41,6 @@ bool riverrun::step_takes(const rr_tensor& w, char* why, size_t size) {
   if (w.rank != 2) return refuse(why, size, "w needs to be a matrix");
   const int64_t rows = w.shape[0], k = w.shape[1];
   if (k == 0 || k % kStepBlock != 0) return refuse(why, size, "needs a multiple of 256 columns");
-  if (rows < 16) return refuse(why, size, "needs at least 16 rows of w");
   if (k > kMostStepAxis || rows > kMostStepAxis) return refuse(why, size, "too large");
   if (rows > 1 && w.strides[0] != step_row_bytes(w))
     return refuse(why, size, "w needs dense rows of whole blocks");
@@ -75,6 +74,7 @@ void riverrun::launch_step_products(const rr_exec* exec, const StepProduct* prod
     job.constant = job.constant && from.constant != 0;
   }
   if (job.count == 0 || n == 0) return;
+  if (n <= 4) return launch_step_4(exec, job);
   if (n <= 8) return launch_step_8(exec, job);
   if (n <= 16) return launch_step_16(exec, job);
   launch_step_32(exec, job);

@@ -13,114 +13,150 @@
 
 namespace {
 
+// Of a lane, for row t of each four of x: those of rows g and g + 8 of w.
 template <class Shape>
 struct StepSums {
-  float at[Shape::tiles][4] = {};
+  float at[Shape::tiles][2] = {};
 };
 
-// A load that stays where it is written: in front of what hides its latency.
-__device__ inline uint4 load_now(const unsigned char* at) {
-#ifdef RR_EMULATE
-  return *reinterpret_cast<const uint4*>(at);
-#else
-  uint4 v;
-  asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(at));
-  return v;
-#endif
-}
-
-// Where a lane's parts of records of x lie. Columns beyond the last are as the last of the tile,
-// tiles beyond as the first.
+// Where a lane's parts of records of x lie. Rows beyond the last are as the last of the tile, tiles
+// beyond as the first.
 template <class Shape>
 struct StepColumns {
-  unsigned apart[Shape::tiles];  // bytes from the record of tile 0
+  unsigned apart[Shape::tiles];   // bytes from the record of tile 0
+  unsigned column, sums, scales;  // bytes in a record
 
   __device__ StepColumns(const StepJob& job, int first) {
-    const int g = static_cast<int>(threadIdx.x % kWarp) / 4;
+    const int lane = static_cast<int>(threadIdx.x % kWarp), g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int n = 0; n < Shape::tiles; ++n) {
       const int tile = (first + n) * kStepRows < job.n ? first + n : 0;
-      apart[n] = static_cast<unsigned>(tile) * static_cast<unsigned>(job.blocks * kStepRecord) +
-                 static_cast<unsigned>(min(g, job.n - 1 - tile * kStepRows) * 64);
+      apart[n] = static_cast<unsigned>(tile) * static_cast<unsigned>(job.blocks * kStepRecord);
+    }
+    const int rows = min(job.n - first * kStepRows, kStepRows);
+    column = static_cast<unsigned>(min(g / 2, rows - 1) * 128 + g % 2 * 64 + t * 16);
+    sums = static_cast<unsigned>(kStepSums + min(g / 2, rows - 1) * 32 + t * 8);
+    scales = static_cast<unsigned>(kStepScales + min(t, rows - 1) * 4);
+  }
+};
+
+// A lane's parts of a record of x: of some quarters, and what is behind them.
+template <class Shape>
+struct StepX {
+  static constexpr int ahead = Shape::tiles == 1 ? 4 : 1;
+  uint4 quarters[ahead][Shape::tiles];
+  uint2 sums[Shape::tiles];
+  float scales[Shape::tiles];
+
+  __device__ void load(const unsigned char* x, const StepColumns<Shape>& at, int quarter) {
+#pragma unroll
+    for (int n = 0; n < Shape::tiles; ++n)
+      quarters[quarter % ahead][n] =
+          *reinterpret_cast<const uint4*>(x + at.apart[n] + at.column + quarter * kStepQuarter);
+  }
+  template <bool minima>
+  __device__ void load_others(const unsigned char* x, const StepColumns<Shape>& at) {
+#pragma unroll
+    for (int n = 0; n < Shape::tiles; ++n) {
+      if (minima) sums[n] = *reinterpret_cast<const uint2*>(x + at.apart[n] + at.sums);
+      scales[n] = *reinterpret_cast<const float*>(x + at.apart[n] + at.scales);
     }
   }
 };
 
-// A lane's part of a record of x: of its pairs of steps the first or the next `ahead`.
-template <class Shape>
-struct StepX {
-  static constexpr int ahead = Shape::tiles == 4 ? 2 : 8;
-  uint4 pairs[ahead][Shape::tiles];
-  uint4 others[Shape::tiles];  // sums and scales
+// Sums over 256 values before the powers of two of x: whole ones of lower and upper bytes, or
+// floats of both.
+template <class F>
+struct BlockSums {
+  int whole[4] = {};
+  float both[2] = {};
 
-  __device__ void load(const unsigned char* x, const StepColumns<Shape>& columns, int pair) {
+  __device__ void add(const F& f, int i, const int (&c)[4]) {
 #pragma unroll
-    for (int n = 0; n < Shape::tiles; ++n)
-      pairs[pair % ahead][n] = load_now(x + columns.apart[n] + pair * 512);
+    for (int r = 0; r < 2; ++r) {
+      if constexpr (F::kWhole) {
+        whole[2 * r] += c[2 * r] * f.step(r, i);
+        whole[2 * r + 1] += c[2 * r + 1] * f.step(r, i);
+      } else {
+        both[r] = fmaf(static_cast<float>(c[2 * r] + 128 * c[2 * r + 1]), f.step(r, i), both[r]);
+      }
+    }
   }
-  __device__ void load_others(const unsigned char* x, const StepColumns<Shape>& columns) {
-#pragma unroll
-    for (int n = 0; n < Shape::tiles; ++n) others[n] = load_now(x + columns.apart[n] + kStepSums);
-  }
-  __device__ void begin(const unsigned char* x, const StepColumns<Shape>& columns) {
-    if constexpr (ahead == 8) load_others(x, columns);
-#pragma unroll
-    for (int pair = 0; pair < ahead; ++pair) load(x, columns, pair);
+  __device__ float value(const F& f, int r) const {
+    if constexpr (F::kWhole)
+      return f.d[r] *
+             fmaf(128.0f, static_cast<float>(whole[2 * r + 1]), static_cast<float>(whole[2 * r]));
+    return both[r];
   }
 };
 
-// Adds the products of a block of 256 values, of which f holds this lane's part, with x, which has
-// begun. Steps of even and of odd number are summed apart.
+// Adds the products of 64 values.
+template <class F>
+__device__ inline void add_quarter(const F& f, int quarter, const unsigned (&codes)[4][2],
+                                   const uint4& x, BlockSums<F>& sums) {
+  const unsigned words[4] = {x.x, x.y, x.z, x.w};
+  constexpr int kSixteens = F::kValues / 16;
+#pragma unroll
+  for (int s = 0; s < 4; s += kSixteens) {
+    int c[4] = {};
+    if constexpr (kSixteens == 1) {
+      mma_s8(c, codes[s], words[s]);
+    } else {
+      const unsigned a[4] = {codes[s][0], codes[s][1], codes[s + 1][0], codes[s + 1][1]};
+      const unsigned b[2] = {words[s], words[s + 1]};
+      if constexpr (F::kSigned)
+        mma_s8(c, a, b);
+      else
+        mma_u8(c, a, b);
+    }
+    sums.add(f, (4 * quarter + s) / kSixteens, c);
+  }
+}
+
+// Adds the products of a block of 256 values, of which f has this lane's part, with x, of which the
+// first quarters are there.
 template <class F, class Shape>
 __device__ inline void add_step_block(const F& f, const unsigned char* from,
                                       const StepColumns<Shape>& columns, StepX<Shape>& x,
                                       StepSums<Shape>& sums) {
-  float c[Shape::tiles][2][4] = {};
+  BlockSums<F> of[Shape::tiles];
 #pragma unroll
-  for (int pair = 0; pair < 8; ++pair) {
-    constexpr int kAhead = StepX<Shape>::ahead;
+  for (int quarter = 0; quarter < 4; ++quarter) {
+    unsigned codes[4][2];
+    f.codes(quarter, codes);
+    StepX<Shape> own = x;
+    if (StepX<Shape>::ahead == 1 && quarter < 3) x.load(from, columns, quarter + 1);
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      unsigned a[4];
-      f.step(2 * pair + h, a);
-#pragma unroll
-      for (int n = 0; n < Shape::tiles; ++n) {
-        const uint4& both = x.pairs[pair % kAhead][n];
-        const unsigned b[2] = {h ? both.z : both.x, h ? both.w : both.y};
-        mma_f16(c[n][h], a, b);
-      }
-    }
-    if (pair + kAhead < 8) x.load(from, columns, pair + kAhead);
-    if (kAhead < 8 && pair == 6) x.load_others(from, columns);
+    for (int n = 0; n < Shape::tiles; ++n)
+      add_quarter(f, quarter, codes, own.quarters[quarter % StepX<Shape>::ahead][n], of[n]);
   }
+  if constexpr (Shape::tiles > 1) x.template load_others<F::kMinima>(from, columns);
 #pragma unroll
   for (int n = 0; n < Shape::tiles; ++n) {
     float low[4] = {};
     if constexpr (F::kMinima) {
       const unsigned a[4] = {f.minima[0], f.minima[1], f.minima[0], f.minima[1]};
-      const unsigned b[2] = {x.others[n].x, x.others[n].y};
+      const unsigned b[2] = {x.sums[n].x, x.sums[n].y};
       mma_f16(low, a, b);
     }
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      float value = f.d[i / 2] * (c[n][0][i] + c[n][1][i]);
-      if constexpr (F::kMinima) value = fmaf(-f.dmin[i / 2], low[i], value);
-      const float scale = __uint_as_float(i % 2 ? x.others[n].w : x.others[n].z);
-      sums.at[n][i] = fmaf(value, scale, sums.at[n][i]);
+    for (int r = 0; r < 2; ++r) {
+      float value = of[n].value(f, r);
+      if constexpr (F::kMinima) value = fmaf(-kStepSumUnit * f.dmin[r], low[2 * r], value);
+      sums.at[n][r] = fmaf(value, x.scales[n], sums.at[n][r]);
     }
   }
 }
 
-// A lane's sums of tile n of rows of x: rows of w `row` and row + 8 (lane / 4 in), two columns.
-__device__ inline void store_step_sums(const StepJob& job, const StepWeight& w, int row, int tile,
-                                       const float (&sums)[4], int lane) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int column = tile * kStepRows + lane % 4 * 2 + i % 2;
-    if (column < job.n) w.y[column * w.y_row + row + lane / 4 + i / 2 * 8] = sums[i];
-  }
+// A lane's sums of four rows of x: two rows of w from `row` on, if the unit has them.
+__device__ inline void store_step_sums(const StepJob& job, const StepWeight& w,
+                                       const StepShare& share, int unit, int tile, float2 sums,
+                                       int lane) {
+  const int column = tile * kStepRows + lane % 4, g = lane / 4, left = share.left(unit);
+  float* y = w.y + column * w.y_row + share.row(unit) + g;
+  if (column >= job.n) return;
+  if (g < left) y[0] = sums.x;
+  if (g + kStepHalf < left) y[kStepHalf] = sums.y;
 }
 
 // Adds what `count` parts from number `first` on have left in their slots, to y once a unit has all
@@ -128,65 +164,60 @@ __device__ inline void store_step_sums(const StepJob& job, const StepWeight& w, 
 template <class Shape>
 __device__ inline void add_step_parts(const StepJob& job, const StepWeight& w,
                                       const StepShare& share, int first_tile, int first, int count,
-                                      float4* slots) {
+                                      float2* slots) {
   const int rest = share.units / Shape::warps * Shape::warps;
   const int first_unit = first / share.parts, last_unit = (first + count - 1) / share.parts;
-  float4* carried = slots + Shape::slots * Shape::slot;
+  float2* carried = slots + Shape::slots * Shape::slot;
   const int at = static_cast<int>(threadIdx.x) % Shape::slot;
   constexpr int kAtOnce = Shape::threads / Shape::slot;
-  float4 carry = carried[at];
+  float2 carry = carried[at];
   __syncthreads();
   for (int unit = first_unit + static_cast<int>(threadIdx.x) / Shape::slot; unit <= last_unit;
        unit += kAtOnce) {
     const int begin = max(unit * share.parts, first) - first;
     const int end = min((unit + 1) * share.parts, first + count) - first;
     const bool goes_on = unit * share.parts < first;
-    float4 sum = goes_on ? carry : slots[begin * Shape::slot + at];
+    float2 sum = goes_on ? carry : slots[begin * Shape::slot + at];
     for (int i = begin + (goes_on ? 0 : 1); i < end; ++i) {
-      const float4 v = slots[i * Shape::slot + at];
-      sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
+      const float2 v = slots[i * Shape::slot + at];
+      sum.x += v.x, sum.y += v.y;
     }
     if (end + first < (unit + 1) * share.parts) {
       carried[at] = sum;
       continue;
     }
-    const float sums[4] = {sum.x, sum.y, sum.z, sum.w};
-    store_step_sums(job, w, first_row(w, share, rest + unit), first_tile + at / kWarp, sums,
-                    at % kWarp);
+    store_step_sums(job, w, share, rest + unit, first_tile + at / kWarp, sum, at % kWarp);
   }
   __syncthreads();
 }
 
 // Adds a part's sums to those of its unit, in the lane's place of a slot.
 template <class Shape>
-__device__ inline void add_step_part(StepSums<Shape>& sums, bool first, float4* slot) {
+__device__ inline void add_step_part(StepSums<Shape>& sums, bool first, float2* slot) {
 #pragma unroll
   for (int n = 0; n < Shape::tiles; ++n) {
-    float(&own)[4] = sums.at[n];
-    float4 total = make_float4(own[0], own[1], own[2], own[3]);
+    float(&own)[2] = sums.at[n];
+    float2 total = make_float2(own[0], own[1]);
     if (!first) {
-      const float4 before = slot[n * kWarp];
+      const float2 before = slot[n * kWarp];
       total.x = before.x + total.x, total.y = before.y + total.y;
-      total.z = before.z + total.z, total.w = before.w + total.w;
     }
     slot[n * kWarp] = total;
-    own[0] = own[1] = own[2] = own[3] = 0.0f;
+    own[0] = own[1] = 0.0f;
   }
 }
 
 // A block's share of a weight.
 template <uint32_t dtype, class Shape>
-__device__ inline void multiply_step_share(const StepJob& job, const StepWeight& w, int first,
-                                           int units, bool waits) {
-  using F = Fragment<dtype>;
+__device__ inline void multiply_step_share(const StepJob& job, const StepWeight& w,
+                                           const StepShare& share, bool waits) {
+  using F = StepCodes<dtype>;
   using Stage = StepStage<dtype, Shape>;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  auto* slots = reinterpret_cast<float4*>(dynamic_shared());
+  auto* slots = reinterpret_cast<float2*>(dynamic_shared());
   unsigned char* stages = dynamic_shared() + Shape::sums + warp * Stage::count * Stage::bytes;
   unsigned char *stage = stages, *last_stage = stages + (Stage::count - 1) * Stage::bytes;
 
-  const int blocks = job.blocks / w.parts;
-  const StepShare share = {first, units, w.parts, blocks, job.blocks - blocks * w.parts};
   StepFetch<dtype, Shape> fetch(w, share);
 #pragma unroll 1
   for (int s = 0; s < Stage::count; ++s) fetch.next(stages + s * Stage::bytes);
@@ -194,58 +225,53 @@ __device__ inline void multiply_step_share(const StepJob& job, const StepWeight&
 
   const int first_tile = static_cast<int>(blockIdx.y) * Shape::tiles;
   const StepColumns<Shape> columns(job, first_tile);
-  const unsigned char* x_lane = job.x + lane % 4 * 16;
 
   StepItem<Shape> item(share);
-  const int parts = units % Shape::warps * w.parts;  // of the units that are not taken whole
+  const int parts = share.units % Shape::warps * w.parts;  // of the units that are not taken whole
   int done = 0;
 #pragma unroll 1
   for (bool whole = item.whole > 0; whole || done < parts; whole = item.whole > 0) {
     StepSums<Shape> sums;
-    float4* slot = slots + (whole ? warp : item.number - done) * Shape::slot + lane;
+    float2* slot = slots + (whole ? warp : item.number - done) * Shape::slot + lane;
     const bool exists = item.exists(share);
     if (exists) {
-      const int row = first_row(w, share, item.unit), end = item.end(share);
+      const int end = item.end(share);
       int part = item.part, part_end = share.end(part), block = item.begin(share);
-      const unsigned char* from = x_lane + int64_t{block} * kStepRecord;
-      int within = 0;  // of the stage
+      const unsigned char* from = job.x + int64_t{block} * kStepRecord;
 #pragma unroll 1
       for (; block < end; ++block, from += kStepRecord) {
         StepX<Shape> x;
-        x.begin(from, columns);
-        if (within == 0) {
-          async_copy_wait<Stage::count - 1>();
-          __syncwarp();
-        }
+#pragma unroll
+        for (int i = 0; i < StepX<Shape>::ahead; ++i) x.load(from, columns, i);
+        if constexpr (Shape::tiles == 1) x.template load_others<F::kMinima>(from, columns);
+        async_copy_wait<Stage::count - 1>();
+        __syncwarp();
         F f;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-          const int of_unit = 8 * r + lane / 4;
-          const unsigned char* bytes = stage + of_unit * Stage::pitch + within * F::kBytes;
+          const int of_unit = kStepHalf * r + lane / 4;
+          const unsigned char* bytes = stage + of_unit * Stage::pitch;
           if constexpr (F::kGrain < 16)
-            bytes += reinterpret_cast<uintptr_t>(w.data + (row + of_unit) * w.row_bytes +
-                                                 int64_t{block - within} * F::kBytes) &
+            bytes += reinterpret_cast<uintptr_t>(w.data +
+                                                 (share.row(item.unit) + of_unit) * w.row_bytes +
+                                                 int64_t{block} * F::kBytes) &
                      15;
           f.load(r, bytes, lane % 4);
         }
-        if (++within == Stage::blocks || block + 1 == end) {
-          __syncwarp();
-          fetch.next(stage);
-          stage = stage == last_stage ? stages : stage + Stage::bytes;
-          within = 0;
-        }
+        if constexpr (F::kMatrix)
+          f.matrix = stage + lane % kStepUnit * Stage::pitch + lane / kStepUnit * 16;
         add_step_block<F, Shape>(f, from, columns, x, sums);
+        __syncwarp();
+        fetch.next(stage);
+        stage = stage == last_stage ? stages : stage + Stage::bytes;
         if (block + 1 < part_end) continue;
         add_step_part<Shape>(sums, part == item.part, slot);
         part_end = share.end(++part);
       }
       if (whole)
 #pragma unroll
-        for (int n = 0; n < Shape::tiles; ++n) {
-          const float4 total = slot[n * kWarp];
-          const float own[4] = {total.x, total.y, total.z, total.w};
-          store_step_sums(job, w, row, first_tile + n, own, lane);
-        }
+        for (int n = 0; n < Shape::tiles; ++n)
+          store_step_sums(job, w, share, item.unit, first_tile + n, slot[n * kWarp], lane);
     }
     item.next(share);
     // When all slots are full, or no parts are left for any warp.
@@ -268,19 +294,21 @@ __device__ inline void release_at_once() {
 
 // Grid: shares of about the same cost, groups of rows of x.
 template <class Shape, uint32_t... dtypes>
-__global__ void __launch_bounds__(Shape::threads, 1) multiply_step(StepJob job) {
+__global__ void __launch_bounds__(Shape::threads, Shape::resident) multiply_step(StepJob job) {
   release_at_once();
   if (!job.constant) await_grid();
   const int begin = static_cast<int>(blockIdx.x) * job.share, end = begin + job.share;
   bool waits = job.constant;
   for (int i = 0; i < job.count; ++i) {
     const StepWeight& w = job.weights[i];
-    const int first = max(begin - w.before + w.cost - 1, 0) / w.cost;
-    const int units = min(max(end - w.before + w.cost - 1, 0) / w.cost, w.units) - first;
-    if (units <= 0) continue;
+    const int first = max(begin - w.before + w.cost - 1, 0) / w.cost * kStepHalf;
+    const int last = max(end - w.before + w.cost - 1, 0) / w.cost * kStepHalf;
+    const int rows = min(last, w.rows) - first, blocks = job.blocks / w.parts;
+    if (rows <= 0) continue;
+    const StepShare share = {first,   rows,   (rows + kStepUnit - 1) / kStepUnit,
+                             w.parts, blocks, job.blocks - blocks * w.parts};
     const bool done[] = {
-        (w.dtype == dtypes &&
-         (multiply_step_share<dtypes, Shape>(job, w, first, units, waits), true))...};
+        (w.dtype == dtypes && (multiply_step_share<dtypes, Shape>(job, w, share, waits), true))...};
     static_cast<void>(done);
     waits = false;
   }
@@ -290,19 +318,19 @@ __global__ void __launch_bounds__(Shape::threads, 1) multiply_step(StepJob job) 
 // Launches for a job whose weights have these types.
 template <class Shape, uint32_t... dtypes>
 inline void launch_step(const rr_exec* exec, StepJob& job) {
-  int shared = 0, all = 0, units = 0;
+  int shared = 0, all = 0, halves = 0;
   for (int i = 0; i < job.count; ++i) {
     StepWeight& w = job.weights[i];
-    w.units = static_cast<int>(blocks_for(w.rows, kStepUnit));
+    const int own = static_cast<int>(blocks_for(w.rows, kStepHalf));
     w.before = all;
     const bool done[] = {
-        (w.dtype == dtypes && (w.cost = Fragment<dtypes>::kBytes / 2,
+        (w.dtype == dtypes && (w.cost = StepCodes<dtypes>::kBytes / 2,
                                shared = max(shared, StepStage<dtypes, Shape>::shared), true))...};
     static_cast<void>(done);
-    all += w.units * w.cost;
-    units += w.units;
+    all += own * w.cost;
+    halves += own;
   }
-  const int blocks = min(cuda(exec).multiprocessors, units);
+  const int blocks = min(cuda(exec).multiprocessors, halves);
   job.share = (all + blocks - 1) / blocks;
   const dim3 grid(static_cast<unsigned>(blocks),
                   static_cast<unsigned>(blocks_for(job.n, kStepRows * Shape::tiles)));
@@ -311,10 +339,8 @@ inline void launch_step(const rr_exec* exec, StepJob& job) {
             static_cast<size_t>(shared), job);
 }
 
-// Types that models mix. q6_k is not among the types: to decode its 210 bytes takes so many
-// instructions that products of its own (mul_mat_quant.cuh) are faster with one row of x, and as
-// fast with 8 and with 32.
-#define RR_STEP_MIXED RR_Q4_K, RR_Q5_K, RR_Q8_0
+// Types that models mix.
+#define RR_STEP_MIXED RR_Q4_K, RR_Q5_K, RR_Q6_K, RR_Q8_0
 #define RR_STEP_TYPES \
   RR_STEP_MIXED, RR_Q4_0, RR_Q4_1, RR_Q5_0, RR_Q5_1, RR_IQ4_NL, RR_IQ4_XS, RR_MXFP4
 

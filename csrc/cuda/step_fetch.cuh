@@ -2,7 +2,7 @@
 // come to shared memory (mul_mat_step.cuh).
 #pragma once
 
-#include "fragments_32.cuh"
+#include "step_codes_32.cuh"
 #include "step_products.hpp"
 
 namespace {
@@ -10,28 +10,29 @@ namespace {
 using riverrun::StepJob;
 using riverrun::StepWeight;
 
-constexpr int kStepUnit = 16;  // rows of w
+constexpr int kStepUnit = 16, kStepHalf = 8;  // rows of w
 
-// How a kernel for up to 8 * tiles rows of x is built: blocks of which an SM holds one.
+// How a kernel for up to 4 * tiles rows of x is built. Blocks of up to 8 rows fit beside those of
+// the next kernel.
 template <int tiles_>
 struct StepShape {
   static constexpr int tiles = tiles_;
-  static constexpr int warps = tiles == 1 ? 16 : 12, threads = warps * kWarp;
-  // Sums of parts that meet at a time: 16 bytes a lane for each tile.
-  static constexpr int slots = tiles == 1 ? 64 : tiles == 2 ? 36 : 24;
-  static constexpr int slot = tiles * kWarp;  // in float4
+  static constexpr int warps = 8, threads = warps * kWarp, resident = tiles <= 2 ? 2 : 1;
+  // Sums of parts that meet at a time: 8 bytes a lane for each tile.
+  static constexpr int slots = tiles == 1 ? 24 : tiles == 8 ? 40 : 32;
+  static constexpr int slot = tiles * kWarp;  // in float2
   // Of shared memory, in bytes; what is left of it caches x.
-  static constexpr int memory = 216 * 1024, sums = (slots + 1) * slot * 16;
+  static constexpr int memory = resident == 2 ? 112 * 1024 : 192 * 1024;
+  static constexpr int sums = (slots + 1) * slot * 8;
 };
 
-// How the bytes of a type come to shared memory: a block or two of 256 values of a unit's rows, an
-// odd number of 16 bytes apart. A warp copies whole pieces of several rows at a time, `lanes` to a
-// row, then the rest of all rows in one go, if it is that small.
+// How the bytes of a type come to shared memory: a block of 256 values of a unit's rows, an odd
+// number of 16 bytes apart. A warp copies whole pieces of several rows at a time, `lanes` to a row,
+// then the rest of all rows in one go, if it is that small.
 template <uint32_t dtype, class Shape>
 struct StepStage {
-  using F = Fragment<dtype>;
-  static constexpr int blocks = F::kBytes <= 144 ? 2 : 1;
-  static constexpr int pieces = (16 - F::kGrain + blocks * F::kBytes + 15) / 16;
+  using F = StepCodes<dtype>;
+  static constexpr int pieces = (16 - F::kGrain + F::kBytes + 15) / 16;
   static constexpr int pitch = 16 * (pieces | 1);
   static constexpr int bytes = kStepUnit * pitch;
   static constexpr int lanes = pieces < 12 ? 8 : 16;
@@ -39,18 +40,21 @@ struct StepStage {
   static constexpr int full = (pieces - rest + lanes - 1) / lanes * lanes;
   // 16 bytes more are read beyond the last row.
   static constexpr int room = (Shape::memory - Shape::sums - 16) / (Shape::warps * bytes);
-  static constexpr int count = room < 3 ? room : 3;
+  static constexpr int count = room < 5 ? room : 5;
   static constexpr int shared = Shape::sums + Shape::warps * count * bytes + 16;
   static_assert(count >= 2, "one stage is filled while another is read");
 };
 
-// What a block has of a weight: units [first, first + units), K in parts of `blocks` blocks of 256
-// values or one more, of which there are `longer`.
+// What a block has of a weight: rows from `first` on, in units of 16 and at the end perhaps one of
+// 8 or fewer; K in parts of `blocks` blocks of 256 values or one more, of which there are `longer`.
 struct StepShare {
-  int first, units, parts, blocks, longer;
+  int first, rows, units, parts, blocks, longer;
 
   __device__ int begin(int part) const { return part * blocks + min(part, longer); }
   __device__ int end(int part) const { return begin(part + 1); }
+  __device__ int row(int unit) const { return first + unit * kStepUnit; }
+  // Of a unit's rows.
+  __device__ int left(int unit) const { return min(rows - unit * kStepUnit, kStepUnit); }
 };
 
 // What a warp takes one after the other: whole units, then parts of those that are left.
@@ -86,21 +90,16 @@ struct StepItem {
   }
 };
 
-// The first row of a unit; the last one's overlap those of the one before.
-__device__ inline int first_row(const StepWeight& w, const StepShare& share, int unit) {
-  return min((share.first + unit) * kStepUnit, w.rows - kStepUnit);
-}
-
 // What a warp fetches next.
 template <uint32_t dtype, class Shape>
 struct StepFetch {
-  using F = Fragment<dtype>;
+  using F = StepCodes<dtype>;
   using Stage = StepStage<dtype, Shape>;
   static constexpr int kLanes = Stage::lanes, kRows = kWarp / kLanes;
   const StepWeight& w;
   const StepShare& share;
   StepItem<Shape> item;
-  int left = 0;  // blocks of the item
+  int left = 0, rows = 0;  // blocks and rows of the item
   // Of this lane's first row, and where the rest is fetched.
   const unsigned char *from = nullptr, *rest = nullptr;
 
@@ -113,8 +112,9 @@ struct StepFetch {
     if (!item.exists(share)) return;
     const int lane = threadIdx.x % kWarp, block = item.begin(share);
     left = item.end(share) - block;
+    rows = share.left(item.unit);
     const unsigned char* unit =
-        w.data + first_row(w, share, item.unit) * w.row_bytes + int64_t{block} * F::kBytes;
+        w.data + share.row(item.unit) * w.row_bytes + int64_t{block} * F::kBytes;
     from = unit + lane / kLanes * w.row_bytes + lane % kLanes * 16;
     if constexpr (Stage::rest > 0)
       rest = unit + lane / Stage::rest * w.row_bytes + (Stage::full + lane % Stage::rest) * 16;
@@ -133,25 +133,22 @@ struct StepFetch {
   __device__ void next(unsigned char* stage) {
     if (left > 0) {
       const int lane = threadIdx.x % kWarp;
-      const int blocks = Stage::blocks == 1 ? 1 : min(left, Stage::blocks);
-      const int bytes = blocks * F::kBytes, pieces = (16 - F::kGrain + bytes + 15) / 16;
       const unsigned char* source = from;
       unsigned char* target = stage + lane / kLanes * Stage::pitch + lane % kLanes * 16;
 #pragma unroll
       for (int r = 0; r < kStepUnit; r += kRows, source += kRows * w.row_bytes)
 #pragma unroll
         for (int piece = 0; piece < Stage::full; piece += kLanes)
-          if (piece + lane % kLanes < pieces)
+          if (r + lane / kLanes < rows && piece + lane % kLanes < Stage::pieces)
             copy(target + r * Stage::pitch + piece * 16, source + piece * 16);
       if constexpr (Stage::rest > 0) {
-        const int piece = Stage::full + lane % Stage::rest;
-        if (lane < kStepUnit * Stage::rest && piece < pieces)
-          copy(stage + lane / Stage::rest * Stage::pitch + piece * 16, rest);
-        rest += bytes;
+        if (lane < rows * Stage::rest)
+          copy(stage + lane / Stage::rest * Stage::pitch + (Stage::full + lane % Stage::rest) * 16,
+               rest);
+        rest += F::kBytes;
       }
-      from += bytes;
-      left -= blocks;
-      if (left == 0) {
+      from += F::kBytes;
+      if (--left == 0) {
         item.next(share);
         begin();
       }

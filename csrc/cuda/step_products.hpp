@@ -33,7 +33,7 @@ struct StepWeight {
   int64_t row_bytes;  // of w
   int rows, parts;
   uint32_t dtype;
-  int units, before, cost;  // cost: of one unit; before: of all units of the weights before
+  int before, cost;  // cost: of 8 rows; before: of all rows of the weights before
 };
 
 struct StepJob {
@@ -45,7 +45,8 @@ struct StepJob {
   int share;      // the cost that each block takes
 };
 
-// For up to 8, 16 and any number of rows of x; units, costs and share are set here.
+// For up to 4, 8, 16 and any number of rows of x; costs and share are set here.
+void launch_step_4(const rr_exec* exec, StepJob& job);
 void launch_step_8(const rr_exec* exec, StepJob& job);
 void launch_step_16(const rr_exec* exec, StepJob& job);
 void launch_step_32(const rr_exec* exec, StepJob& job);
