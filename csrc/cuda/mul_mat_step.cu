@@ -7,12 +7,6 @@ constexpr int64_t kMostStepAxis = 1 << 24;  // costs are ints
 constexpr int kStepForm = 9;                // of is_prepared
 constexpr int64_t kMostStepRows = 64;       // of x, where rows need not be exact
 
-// Into how many parts of one or a few blocks K is cut.
-inline int step_parts(int64_t blocks) {
-  const int64_t longest = blocks <= 16 ? 1 : blocks <= 128 ? 2 : blocks_for(blocks, 64);
-  return static_cast<int>(blocks_for(blocks, longest));
-}
-
 inline int current_capability() {
   int device = 0, major = 0;
   cudaGetDevice(&device);
@@ -69,7 +63,6 @@ void riverrun::launch_step_products(const rr_exec* exec, const StepProduct* prod
     w.y = products[i].y;
     w.y_row = products[i].y_row;
     w.rows = static_cast<int>(from.shape[0]);
-    w.parts = step_parts(job.blocks);
     w.dtype = from.dtype;
     job.constant = job.constant && from.constant != 0;
   }

@@ -1,11 +1,10 @@
 // y = x w^T for few rows of x and weights of block types on tensor cores, row-exact.
 //
-// A block takes a share of the rows of w, in units of 16. K is cut into parts by its length
-// alone; a unit's sum is that of its parts in order, so a row's result depends on neither the other
-// rows, nor how many they are, nor the grid. First each warp takes whole units. Of the units that
-// are left, fewer than warps, it takes single parts, whose sums meet in shared memory. The bytes of
-// w come to each warp's own part of shared memory in the background, some blocks of 256 values
-// ahead, also beyond the end of a unit or part.
+// A block takes a share of the rows of w, in units of 16, which its warps take whole or cut into
+// runs of as many blocks of 256 values; bytes come to the warp's own part of shared memory in the
+// background. Where a unit is cut, its pieces' sums meet in shared memory and are added in the
+// order of K. Where it is cut depends on the weights of the launch and on the card, not on x, so a
+// row's result depends on neither the other rows nor how many they are.
 #pragma once
 
 #include "step_fetch.cuh"
@@ -19,24 +18,74 @@ struct StepSums {
   float at[Shape::tiles][2] = {};
 };
 
+// Where rows of x lie as the kernel reads them: groups of four rows, or the `rows` that there are.
+struct StepLayout {
+  int quarter, sums, scales, record;  // bytes
+
+  __device__ static StepLayout of(int rows) {
+    const int quarter = rows * 128;
+    return {quarter, 4 * quarter, 4 * quarter + rows * 32, 4 * quarter + rows * 32 + 16};
+  }
+  __device__ static StepLayout given() {
+    return {kStepQuarter, kStepSums, kStepScales, kStepRecord};
+  }
+};
+
+// Copies x to shared memory, of fewer than four rows only what they have. All threads.
+template <class Shape>
+__device__ inline StepLayout bring_x(const StepJob& job, unsigned char* own) {
+  const bool some = Shape::tiles == 1 && job.n < kStepRows;
+  const StepLayout from = StepLayout::given(), to = some ? StepLayout::of(job.n) : from;
+  const int quarter = to.quarter / 16, sums = to.sums / 16, scales = to.scales / 16;
+  const int record = some ? scales + 1 : from.record / 16;
+  const int groups = some ? 1 : (job.n + kStepRows - 1) / kStepRows;
+  const int all = groups * job.blocks * record;
+  constexpr int kAtOnce = 4;
+  for (int first = threadIdx.x; first < all; first += kAtOnce * Shape::threads) {
+    uint4 v[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int at = first + i * Shape::threads, block = at / record, piece = at - block * record;
+      int source = piece * 16;
+      if (some) {
+        source = piece / quarter * from.quarter + piece % quarter * 16;
+        if (piece >= sums) source = from.sums + (piece - sums) * 16;
+        if (piece >= scales) source = from.scales;
+      }
+      if (at < all)
+        v[i] = *reinterpret_cast<const uint4*>(job.x + int64_t{block} * from.record + source);
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+      if (first + i * Shape::threads < all)
+        reinterpret_cast<uint4*>(own)[first + i * Shape::threads] = v[i];
+  }
+  __syncthreads();
+  return to;
+}
+
 // Where a lane's parts of records of x lie. Rows beyond the last are as the last of the tile, tiles
 // beyond as the first.
 template <class Shape>
 struct StepColumns {
+  const unsigned char* x;
+  StepLayout layout;
   unsigned apart[Shape::tiles];   // bytes from the record of tile 0
   unsigned column, sums, scales;  // bytes in a record
 
-  __device__ StepColumns(const StepJob& job, int first) {
+  __device__ StepColumns(const StepJob& job, int first, const unsigned char* from,
+                         const StepLayout& of)
+      : x(from), layout(of) {
     const int lane = static_cast<int>(threadIdx.x % kWarp), g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int n = 0; n < Shape::tiles; ++n) {
       const int tile = (first + n) * kStepRows < job.n ? first + n : 0;
-      apart[n] = static_cast<unsigned>(tile) * static_cast<unsigned>(job.blocks * kStepRecord);
+      apart[n] = static_cast<unsigned>(tile) * static_cast<unsigned>(job.blocks * layout.record);
     }
     const int rows = min(job.n - first * kStepRows, kStepRows);
     column = static_cast<unsigned>(min(g / 2, rows - 1) * 128 + g % 2 * 64 + t * 16);
-    sums = static_cast<unsigned>(kStepSums + min(g / 2, rows - 1) * 32 + t * 8);
-    scales = static_cast<unsigned>(kStepScales + min(t, rows - 1) * 4);
+    sums = static_cast<unsigned>(layout.sums + min(g / 2, rows - 1) * 32 + t * 8);
+    scales = static_cast<unsigned>(layout.scales + min(t, rows - 1) * 4);
   }
 };
 
@@ -51,8 +100,8 @@ struct StepX {
   __device__ void load(const unsigned char* x, const StepColumns<Shape>& at, int quarter) {
 #pragma unroll
     for (int n = 0; n < Shape::tiles; ++n)
-      quarters[quarter % ahead][n] =
-          *reinterpret_cast<const uint4*>(x + at.apart[n] + at.column + quarter * kStepQuarter);
+      quarters[quarter % ahead][n] = *reinterpret_cast<const uint4*>(x + at.apart[n] + at.column +
+                                                                     quarter * at.layout.quarter);
   }
   template <bool minima>
   __device__ void load_others(const unsigned char* x, const StepColumns<Shape>& at) {
@@ -159,130 +208,89 @@ __device__ inline void store_step_sums(const StepJob& job, const StepWeight& w,
   if (g + kStepHalf < left) y[kStepHalf] = sums.y;
 }
 
-// Adds what `count` parts from number `first` on have left in their slots, to y once a unit has all
-// of them; what is behind the last slot, of the unit that goes on.
+// Adds, in the order of K, the sums of pieces of the units that are cut.
 template <class Shape>
-__device__ inline void add_step_parts(const StepJob& job, const StepWeight& w,
-                                      const StepShare& share, int first_tile, int first, int count,
-                                      float2* slots) {
-  const int rest = share.units / Shape::warps * Shape::warps;
-  const int first_unit = first / share.parts, last_unit = (first + count - 1) / share.parts;
-  float2* carried = slots + Shape::slots * Shape::slot;
-  const int at = static_cast<int>(threadIdx.x) % Shape::slot;
-  constexpr int kAtOnce = Shape::threads / Shape::slot;
-  float2 carry = carried[at];
-  __syncthreads();
-  for (int unit = first_unit + static_cast<int>(threadIdx.x) / Shape::slot; unit <= last_unit;
-       unit += kAtOnce) {
-    const int begin = max(unit * share.parts, first) - first;
-    const int end = min((unit + 1) * share.parts, first + count) - first;
-    const bool goes_on = unit * share.parts < first;
-    float2 sum = goes_on ? carry : slots[begin * Shape::slot + at];
-    for (int i = begin + (goes_on ? 0 : 1); i < end; ++i) {
-      const float2 v = slots[i * Shape::slot + at];
+__device__ inline void add_step_pieces(const StepJob& job, const StepWeight& w,
+                                       const StepShare& share, int first_tile,
+                                       const float2* slots) {
+  const int all = share.cut_blocks();
+  for (int i = threadIdx.x; i < (share.units - share.whole) * Shape::slot; i += Shape::threads) {
+    const int unit = i / Shape::slot, at = i % Shape::slot;
+    const int begin = unit * share.blocks, end = begin + share.blocks;
+    int run = static_cast<int>((int64_t{begin + 1} * kStepRuns - 1) / all);
+    if (share.cut(run + 1) >= end) continue;
+    float2 sum = slots[(2 * run + 1) * Shape::slot + at];
+    for (++run; run < kStepRuns && share.cut(run) < end; ++run) {
+      if (share.cut(run) == share.cut(run + 1)) continue;
+      const float2 v = slots[2 * run * Shape::slot + at];
       sum.x += v.x, sum.y += v.y;
     }
-    if (end + first < (unit + 1) * share.parts) {
-      carried[at] = sum;
-      continue;
+    store_step_sums(job, w, share, share.whole + unit, first_tile + at / kWarp, sum, at % kWarp);
+  }
+}
+
+// A block's share of a weight, of which `fetch` has begun to fill `stages` stages.
+template <class F, class Shape>
+__device__ inline void multiply_step_share(const StepJob& job, const StepWeight& w,
+                                           const StepShare& share,
+                                           const StepColumns<Shape>& columns, int first_tile,
+                                           StepFetch<F, Shape>& fetch, unsigned char* stages) {
+  using Stage = StepStage<F>;
+  const int lane = threadIdx.x % kWarp;
+  auto* slots = reinterpret_cast<float2*>(dynamic_shared() + job.own_x);
+  unsigned char *stage = stages, *last_stage = stages + (job.stages - 1) * Stage::bytes;
+  StepWalk<Shape> walk(share);
+  bool whole = walk.block == 0;  // the unit from its beginning on
+  StepSums<Shape> sums;
+#pragma unroll 1
+  while (walk.goes_on(share)) {
+    const int blocks = walk.stage(share, Stage::blocks), unit = walk.unit;
+    const unsigned char* from = columns.x + int64_t{walk.block} * columns.layout.record;
+    await_stage(job.stages);
+#pragma unroll 1
+    for (int i = 0; i < blocks; ++i, from += columns.layout.record) {
+      StepX<Shape> x;
+#pragma unroll
+      for (int quarter = 0; quarter < StepX<Shape>::ahead; ++quarter)
+        x.load(from, columns, quarter);
+      if constexpr (Shape::tiles == 1) x.template load_others<F::kMinima>(from, columns);
+      F f;
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int of_unit = kStepHalf * r + lane / 4;
+        const unsigned char* bytes = stage + of_unit * Stage::pitch + i * F::kBytes;
+        if constexpr (F::kGrain < 16)
+          bytes += reinterpret_cast<uintptr_t>(w.data + (share.row(unit) + of_unit) * w.row_bytes +
+                                               int64_t{walk.block} * F::kBytes) &
+                   15;
+        f.load(r, bytes, lane % 4);
+      }
+      if constexpr (F::kMatrix)
+        f.matrix = stage + lane % kStepUnit * Stage::pitch + lane / kStepUnit * 16 + i * F::kBytes;
+      add_step_block<F, Shape>(f, from, columns, x, sums);
     }
-    store_step_sums(job, w, share, rest + unit, first_tile + at / kWarp, sum, at % kWarp);
+    __syncwarp();
+    fetch.next(stage);
+    stage = stage == last_stage ? stages : stage + Stage::bytes;
+    walk.advance(share, blocks);
+    if (walk.block != 0 && walk.left > 0) continue;
+    float2* slot = slots + lane;
+    if (unit >= share.whole) slot += (2 * walk.run(share) + (whole ? 1 : 0)) * Shape::slot;
+#pragma unroll
+    for (int n = 0; n < Shape::tiles; ++n) {
+      const float2 own = make_float2(sums.at[n][0], sums.at[n][1]);
+      if (whole && walk.block == 0)
+        store_step_sums(job, w, share, unit, first_tile + n, own, lane);
+      else
+        slot[n * kWarp] = own;
+      sums.at[n][0] = sums.at[n][1] = 0.0f;
+    }
+    if (walk.left == 0) walk.next(share);
+    whole = walk.block == 0;
   }
   __syncthreads();
-}
-
-// Adds a part's sums to those of its unit, in the lane's place of a slot.
-template <class Shape>
-__device__ inline void add_step_part(StepSums<Shape>& sums, bool first, float2* slot) {
-#pragma unroll
-  for (int n = 0; n < Shape::tiles; ++n) {
-    float(&own)[2] = sums.at[n];
-    float2 total = make_float2(own[0], own[1]);
-    if (!first) {
-      const float2 before = slot[n * kWarp];
-      total.x = before.x + total.x, total.y = before.y + total.y;
-    }
-    slot[n * kWarp] = total;
-    own[0] = own[1] = 0.0f;
-  }
-}
-
-// A block's share of a weight.
-template <uint32_t dtype, class Shape>
-__device__ inline void multiply_step_share(const StepJob& job, const StepWeight& w,
-                                           const StepShare& share, bool waits) {
-  using F = StepCodes<dtype>;
-  using Stage = StepStage<dtype, Shape>;
-  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  auto* slots = reinterpret_cast<float2*>(dynamic_shared());
-  unsigned char* stages = dynamic_shared() + Shape::sums + warp * Stage::count * Stage::bytes;
-  unsigned char *stage = stages, *last_stage = stages + (Stage::count - 1) * Stage::bytes;
-
-  StepFetch<dtype, Shape> fetch(w, share);
-#pragma unroll 1
-  for (int s = 0; s < Stage::count; ++s) fetch.next(stages + s * Stage::bytes);
-  if (waits) await_grid();
-
-  const int first_tile = static_cast<int>(blockIdx.y) * Shape::tiles;
-  const StepColumns<Shape> columns(job, first_tile);
-
-  StepItem<Shape> item(share);
-  const int parts = share.units % Shape::warps * w.parts;  // of the units that are not taken whole
-  int done = 0;
-#pragma unroll 1
-  for (bool whole = item.whole > 0; whole || done < parts; whole = item.whole > 0) {
-    StepSums<Shape> sums;
-    float2* slot = slots + (whole ? warp : item.number - done) * Shape::slot + lane;
-    const bool exists = item.exists(share);
-    if (exists) {
-      const int end = item.end(share);
-      int part = item.part, part_end = share.end(part), block = item.begin(share);
-      const unsigned char* from = job.x + int64_t{block} * kStepRecord;
-#pragma unroll 1
-      for (; block < end; ++block, from += kStepRecord) {
-        StepX<Shape> x;
-#pragma unroll
-        for (int i = 0; i < StepX<Shape>::ahead; ++i) x.load(from, columns, i);
-        if constexpr (Shape::tiles == 1) x.template load_others<F::kMinima>(from, columns);
-        async_copy_wait<Stage::count - 1>();
-        __syncwarp();
-        F f;
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const int of_unit = kStepHalf * r + lane / 4;
-          const unsigned char* bytes = stage + of_unit * Stage::pitch;
-          if constexpr (F::kGrain < 16)
-            bytes += reinterpret_cast<uintptr_t>(w.data +
-                                                 (share.row(item.unit) + of_unit) * w.row_bytes +
-                                                 int64_t{block} * F::kBytes) &
-                     15;
-          f.load(r, bytes, lane % 4);
-        }
-        if constexpr (F::kMatrix)
-          f.matrix = stage + lane % kStepUnit * Stage::pitch + lane / kStepUnit * 16;
-        add_step_block<F, Shape>(f, from, columns, x, sums);
-        __syncwarp();
-        fetch.next(stage);
-        stage = stage == last_stage ? stages : stage + Stage::bytes;
-        if (block + 1 < part_end) continue;
-        add_step_part<Shape>(sums, part == item.part, slot);
-        part_end = share.end(++part);
-      }
-      if (whole)
-#pragma unroll
-        for (int n = 0; n < Shape::tiles; ++n)
-          store_step_sums(job, w, share, item.unit, first_tile + n, slot[n * kWarp], lane);
-    }
-    item.next(share);
-    // When all slots are full, or no parts are left for any warp.
-    const int next = item.number / Shape::warps * Shape::warps - done;
-    if (whole || (next < Shape::slots / Shape::warps * Shape::warps && next + done < parts))
-      continue;
-    __syncthreads();
-    const int count = min(next, parts - done);
-    add_step_parts<Shape>(job, w, share, first_tile, done, count, slots);
-    done += count;
-  }
+  add_step_pieces<Shape>(job, w, share, first_tile, slots);
+  __syncthreads();
 }
 
 // Lets the next kernel start while this one runs.
@@ -292,51 +300,116 @@ __device__ inline void release_at_once() {
 #endif
 }
 
+// The shares of a block one after the other. x comes to shared memory with the first.
+template <class Shape>
+struct StepBlock {
+  const StepJob& job;
+  int first_tile = static_cast<int>(blockIdx.y) * Shape::tiles;
+  bool begun = false;
+  const unsigned char* x = nullptr;
+  StepLayout layout = {};
+
+  __device__ void begin() {
+    if (begun) return;
+    begun = true;
+    await_grid();
+    x = job.own_x ? dynamic_shared() : job.x;
+    layout = job.own_x ? bring_x<Shape>(job, dynamic_shared()) : StepLayout::given();
+  }
+
+  template <class F>
+  __device__ void multiply(const StepWeight& w, const StepShare& share) {
+    const int of_warp = job.stages * StepStage<F>::bytes;
+    unsigned char* stages =
+        dynamic_shared() + job.own_x + Shape::sums + threadIdx.x / kWarp * of_warp;
+    if (!job.constant) begin();
+    StepFetch<F, Shape> fetch = {w, share, StepWalk<Shape>(share)};
+#pragma unroll 1
+    for (int s = 0; s < job.stages; ++s) fetch.next(stages + s * StepStage<F>::bytes);
+    begin();
+    const StepColumns<Shape> columns(job, first_tile, x, layout);
+    multiply_step_share<F, Shape>(job, w, share, columns, first_tile, fetch, stages);
+  }
+};
+
 // Grid: shares of about the same cost, groups of rows of x.
 template <class Shape, uint32_t... dtypes>
-__global__ void __launch_bounds__(Shape::threads, Shape::resident) multiply_step(StepJob job) {
+__global__ void __launch_bounds__(Shape::threads, 1) multiply_step(StepJob job) {
   release_at_once();
-  if (!job.constant) await_grid();
-  const int begin = static_cast<int>(blockIdx.x) * job.share, end = begin + job.share;
-  bool waits = job.constant;
+  StepBlock<Shape> block = {job};
   for (int i = 0; i < job.count; ++i) {
     const StepWeight& w = job.weights[i];
-    const int first = max(begin - w.before + w.cost - 1, 0) / w.cost * kStepHalf;
-    const int last = max(end - w.before + w.cost - 1, 0) / w.cost * kStepHalf;
-    const int rows = min(last, w.rows) - first, blocks = job.blocks / w.parts;
+    const int number = static_cast<int>(blockIdx.x) - w.first;
+    if (number < 0 || number >= w.grid) continue;
+    const int64_t halves = (w.rows + kStepHalf - 1) / kStepHalf;
+    const int first = static_cast<int>(halves * number / w.grid) * kStepHalf;
+    const int last = static_cast<int>(halves * (number + 1) / w.grid) * kStepHalf;
+    const int rows = min(last, w.rows) - first;
     if (rows <= 0) continue;
-    const StepShare share = {first,   rows,   (rows + kStepUnit - 1) / kStepUnit,
-                             w.parts, blocks, job.blocks - blocks * w.parts};
+    const StepShare share(first, rows, job.blocks);
     const bool done[] = {
-        (w.dtype == dtypes && (multiply_step_share<dtypes, Shape>(job, w, share, waits), true))...};
+        (w.dtype == dtypes && (block.template multiply<StepCodes<dtypes>>(w, share), true))...};
     static_cast<void>(done);
-    waits = false;
   }
-  if (waits) await_grid();
+  if (!block.begun) await_grid();
 }
 
-// Launches for a job whose weights have these types.
+// Whether x comes to shared memory and how many stages there are. Returns bytes of shared memory.
+template <class Shape, uint32_t... dtypes>
+inline int lay_out_step(StepJob& job) {
+  constexpr int kMost = 220 * 1024, kBeyond = 16;  // bytes are read beyond the last row
+  int stage = 0;
+  for (int i = 0; i < job.count; ++i) {
+    const bool done[] = {
+        (job.weights[i].dtype == dtypes &&
+         (stage = max(stage, Shape::warps * StepStage<StepCodes<dtypes>>::bytes), true))...};
+    static_cast<void>(done);
+  }
+  const bool some = Shape::tiles == 1 && job.n < kStepRows;
+  const int64_t record = some ? job.n * 544 + 16 : kStepRecord;
+  const int64_t own = (some ? 1 : blocks_for(job.n, kStepRows)) * job.blocks * record;
+  const int64_t room = kMost - kBeyond - Shape::sums;
+  const bool fits = Shape::tiles <= 2 && own + 2 * stage <= room;
+  job.own_x = fits ? static_cast<int>(own) : 0;
+  job.stages = job.own_x + 3 * stage <= room ? 3 : 2;
+  return job.own_x + Shape::sums + job.stages * stage + kBeyond;
+}
+
+// Launches for a job whose weights have these types. Each weight has blocks of its own by its cost,
+// but those that are too small for that, which share some.
 template <class Shape, uint32_t... dtypes>
 inline void launch_step(const rr_exec* exec, StepJob& job) {
-  int shared = 0, all = 0, halves = 0;
+  int64_t costs[riverrun::kMostStepWeights], all = 0, halves = 0;
+  for (int i = 0; i < job.count; ++i) {
+    const StepWeight& w = job.weights[i];
+    const bool done[] = {(w.dtype == dtypes && (costs[i] = StepCodes<dtypes>::kBytes, true))...};
+    static_cast<void>(done);
+    costs[i] *= blocks_for(w.rows, kStepHalf);
+    all += costs[i];
+    halves += blocks_for(w.rows, kStepHalf);
+  }
+  const int64_t most = cuda(exec).multiprocessors, blocks = halves < most ? halves : most;
+  const auto small = [&](int i) { return costs[i] * blocks < 4 * all; };
+  int64_t shared = 0, left = all;
+  for (int i = 0; i < job.count; ++i)
+    if (small(i)) shared += costs[i];
+  int together = static_cast<int>((shared * blocks + all / 2) / all);
+  if (shared > 0 && together == 0) together = 1;
+  left -= shared;
+  int next = together, free = static_cast<int>(blocks) - together;
   for (int i = 0; i < job.count; ++i) {
     StepWeight& w = job.weights[i];
-    const int own = static_cast<int>(blocks_for(w.rows, kStepHalf));
-    w.before = all;
-    const bool done[] = {
-        (w.dtype == dtypes && (w.cost = StepCodes<dtypes>::kBytes / 2,
-                               shared = max(shared, StepStage<dtypes, Shape>::shared), true))...};
-    static_cast<void>(done);
-    all += own * w.cost;
-    halves += own;
+    w.first = small(i) ? 0 : next;
+    w.grid = small(i) ? together : static_cast<int>((costs[i] * free + left / 2) / left);
+    if (small(i)) continue;
+    next += w.grid, free -= w.grid, left -= costs[i];
   }
-  const int blocks = min(cuda(exec).multiprocessors, halves);
-  job.share = (all + blocks - 1) / blocks;
+  const int bytes = lay_out_step<Shape, dtypes...>(job);
   const dim3 grid(static_cast<unsigned>(blocks),
                   static_cast<unsigned>(blocks_for(job.n, kStepRows * Shape::tiles)));
-  allow_shared(multiply_step<Shape, dtypes...>, Shape::memory);
+  allow_shared(multiply_step<Shape, dtypes...>, 224 * 1024);
   RR_LAUNCH(exec, (multiply_step<Shape, dtypes...>), grid, Shape::threads,
-            static_cast<size_t>(shared), job);
+            static_cast<size_t>(bytes), job);
 }
 
 // Types that models mix.

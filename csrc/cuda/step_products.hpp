@@ -31,9 +31,9 @@ struct StepWeight {
   float* y;
   int64_t y_row;      // values
   int64_t row_bytes;  // of w
-  int rows, parts;
+  int rows;
   uint32_t dtype;
-  int before, cost;  // cost: of 8 rows; before: of all rows of the weights before
+  int first, grid;  // blocks of the kernel that share it
 };
 
 struct StepJob {
@@ -42,10 +42,11 @@ struct StepJob {
   bool constant;  // no kernel writes a weight
   const unsigned char* x;
   int n, blocks;  // rows of x, blocks of 256 values of each
-  int share;      // the cost that each block takes
+  int own_x;      // bytes of rows of x in shared memory, 0 where they stay where they are
+  int stages;     // 2 or 3 of each warp
 };
 
-// For up to 4, 8, 16 and any number of rows of x; costs and share are set here.
+// For up to 4, 8, 16 and any number of rows of x; shares and shared memory are set here.
 void launch_step_4(const rr_exec* exec, StepJob& job);
 void launch_step_8(const rr_exec* exec, StepJob& job);
 void launch_step_16(const rr_exec* exec, StepJob& job);
