@@ -34,32 +34,24 @@ struct StepLayout {
 // Copies x to shared memory, of fewer than four rows only what they have. All threads.
 template <class Shape>
 __device__ inline StepLayout bring_x(const StepJob& job, unsigned char* own) {
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const bool some = Shape::tiles == 1 && job.n < kStepRows;
   const StepLayout from = StepLayout::given(), to = some ? StepLayout::of(job.n) : from;
-  const int quarter = to.quarter / 16, sums = to.sums / 16, scales = to.scales / 16;
-  const int record = some ? scales + 1 : from.record / 16;
+  const int rows = some ? job.n : kStepRows;
   const int groups = some ? 1 : (job.n + kStepRows - 1) / kStepRows;
-  const int all = groups * job.blocks * record;
-  constexpr int kAtOnce = 4;
-  for (int first = threadIdx.x; first < all; first += kAtOnce * Shape::threads) {
-    uint4 v[kAtOnce];
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int at = first + i * Shape::threads, block = at / record, piece = at - block * record;
-      int source = piece * 16;
-      if (some) {
-        source = piece / quarter * from.quarter + piece % quarter * 16;
-        if (piece >= sums) source = from.sums + (piece - sums) * 16;
-        if (piece >= scales) source = from.scales;
-      }
-      if (at < all)
-        v[i] = *reinterpret_cast<const uint4*>(job.x + int64_t{block} * from.record + source);
-    }
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i)
-      if (first + i * Shape::threads < all)
-        reinterpret_cast<uint4*>(own)[first + i * Shape::threads] = v[i];
+#pragma unroll 1
+  for (int i = warp; i < groups * job.blocks; i += kStepWarps) {
+    const unsigned char* source = job.x + int64_t{i} * from.record;
+    unsigned char* target = own + i * to.record;
+    const int column = lane % 8 * 16, quarter = lane / 8;
+    for (int row = 0; row < rows; ++row)
+      async_copy16(target + quarter * to.quarter + row * 128 + column,
+                   source + quarter * from.quarter + row * 128 + column);
+    if (lane < 2 * rows) async_copy16(target + to.sums + lane * 16, source + from.sums + lane * 16);
+    if (lane == kWarp - 1) async_copy16(target + to.scales, source + from.scales);
   }
+  async_copy_commit();
+  async_copy_wait<0>();
   __syncthreads();
   return to;
 }
@@ -217,10 +209,11 @@ __device__ inline void add_step_pieces(const StepJob& job, const StepWeight& w,
   for (int i = threadIdx.x; i < (share.units - share.whole) * Shape::slot; i += Shape::threads) {
     const int unit = i / Shape::slot, at = i % Shape::slot;
     const int begin = unit * share.blocks, end = begin + share.blocks;
-    int run = static_cast<int>((int64_t{begin + 1} * kStepRuns - 1) / all);
+    int run = static_cast<int>(static_cast<unsigned>((begin + 1) * kStepWarps - 1) /
+                               static_cast<unsigned>(all));
     if (share.cut(run + 1) >= end) continue;
     float2 sum = slots[(2 * run + 1) * Shape::slot + at];
-    for (++run; run < kStepRuns && share.cut(run) < end; ++run) {
+    for (++run; run < kStepWarps && share.cut(run) < end; ++run) {
       if (share.cut(run) == share.cut(run + 1)) continue;
       const float2 v = slots[2 * run * Shape::slot + at];
       sum.x += v.x, sum.y += v.y;
@@ -235,15 +228,15 @@ __device__ inline void multiply_step_share(const StepJob& job, const StepWeight&
                                            const StepShare& share,
                                            const StepColumns<Shape>& columns, int first_tile,
                                            StepFetch<F, Shape>& fetch, unsigned char* stages) {
-  using Stage = StepStage<F>;
+  using Stage = StepStage<F, Shape>;
   const int lane = threadIdx.x % kWarp;
   auto* slots = reinterpret_cast<float2*>(dynamic_shared() + job.own_x);
   unsigned char *stage = stages, *last_stage = stages + (job.stages - 1) * Stage::bytes;
-  StepWalk<Shape> walk(share);
+  StepWalk walk(share);
   bool whole = walk.block == 0;  // the unit from its beginning on
   StepSums<Shape> sums;
 #pragma unroll 1
-  while (walk.goes_on(share)) {
+  while (!walk.ended) {
     const int blocks = walk.stage(share, Stage::blocks), unit = walk.unit;
     const unsigned char* from = columns.x + int64_t{walk.block} * columns.layout.record;
     await_stage(job.stages);
@@ -275,7 +268,7 @@ __device__ inline void multiply_step_share(const StepJob& job, const StepWeight&
     walk.advance(share, blocks);
     if (walk.block != 0 && walk.left > 0) continue;
     float2* slot = slots + lane;
-    if (unit >= share.whole) slot += (2 * walk.run(share) + (whole ? 1 : 0)) * Shape::slot;
+    slot += (2 * (threadIdx.x / kWarp) + (whole ? 1 : 0)) * Shape::slot;
 #pragma unroll
     for (int n = 0; n < Shape::tiles; ++n) {
       const float2 own = make_float2(sums.at[n][0], sums.at[n][1]);
@@ -319,13 +312,13 @@ struct StepBlock {
 
   template <class F>
   __device__ void multiply(const StepWeight& w, const StepShare& share) {
-    const int of_warp = job.stages * StepStage<F>::bytes;
+    const int of_warp = job.stages * StepStage<F, Shape>::bytes;
     unsigned char* stages =
         dynamic_shared() + job.own_x + Shape::sums + threadIdx.x / kWarp * of_warp;
     if (!job.constant) begin();
-    StepFetch<F, Shape> fetch = {w, share, StepWalk<Shape>(share)};
+    StepFetch<F, Shape> fetch = {w, share, StepWalk(share)};
 #pragma unroll 1
-    for (int s = 0; s < job.stages; ++s) fetch.next(stages + s * StepStage<F>::bytes);
+    for (int s = 0; s < job.stages; ++s) fetch.next(stages + s * StepStage<F, Shape>::bytes);
     begin();
     const StepColumns<Shape> columns(job, first_tile, x, layout);
     multiply_step_share<F, Shape>(job, w, share, columns, first_tile, fetch, stages);
@@ -341,9 +334,9 @@ __global__ void __launch_bounds__(Shape::threads, 1) multiply_step(StepJob job) 
     const StepWeight& w = job.weights[i];
     const int number = static_cast<int>(blockIdx.x) - w.first;
     if (number < 0 || number >= w.grid) continue;
-    const int64_t halves = (w.rows + kStepHalf - 1) / kStepHalf;
-    const int first = static_cast<int>(halves * number / w.grid) * kStepHalf;
-    const int last = static_cast<int>(halves * (number + 1) / w.grid) * kStepHalf;
+    const int begin = number * w.each + min(number, w.more);
+    const int first = begin * kStepHalf;
+    const int last = (begin + w.each + (number < w.more)) * kStepHalf;
     const int rows = min(last, w.rows) - first;
     if (rows <= 0) continue;
     const StepShare share(first, rows, job.blocks);
@@ -362,7 +355,7 @@ inline int lay_out_step(StepJob& job) {
   for (int i = 0; i < job.count; ++i) {
     const bool done[] = {
         (job.weights[i].dtype == dtypes &&
-         (stage = max(stage, Shape::warps * StepStage<StepCodes<dtypes>>::bytes), true))...};
+         (stage = max(stage, kStepWarps * StepStage<StepCodes<dtypes>, Shape>::bytes), true))...};
     static_cast<void>(done);
   }
   const bool some = Shape::tiles == 1 && job.n < kStepRows;
@@ -401,6 +394,8 @@ inline void launch_step(const rr_exec* exec, StepJob& job) {
     StepWeight& w = job.weights[i];
     w.first = small(i) ? 0 : next;
     w.grid = small(i) ? together : static_cast<int>((costs[i] * free + left / 2) / left);
+    const int own = static_cast<int>(blocks_for(w.rows, kStepHalf));
+    w.each = own / w.grid, w.more = own % w.grid;
     if (small(i)) continue;
     next += w.grid, free -= w.grid, left -= costs[i];
   }

@@ -12,32 +12,33 @@ using riverrun::StepWeight;
 
 constexpr int kStepUnit = 16, kStepHalf = 8;  // rows of w
 
-constexpr int kStepRuns = 12;  // of blocks of a share, which warps take one after the other
+constexpr int kStepWarps = 8;
 
 // How a kernel for up to 4 * tiles rows of x is built: blocks of which an SM holds one.
 template <int tiles_>
 struct StepShape {
-  static constexpr int tiles = tiles_, warps = tiles == 8 ? 6 : 12, threads = warps * kWarp;
-  static constexpr int runs = kStepRuns / warps;  // of a warp
-  // Sums of a unit that a run begins or ends within: 8 bytes a lane for each tile.
+  static constexpr int tiles = tiles_, threads = kStepWarps * kWarp;
+  // Of a row, that come at a time; with several tiles the room is for x.
+  static constexpr int bytes = tiles == 1 ? 640 : 320;
+  // Sums of a unit that a warp begins or ends within: 8 bytes a lane for each tile.
   static constexpr int slot = tiles * kWarp;  // in float2
-  static constexpr int sums = 2 * kStepRuns * slot * 8;
+  static constexpr int sums = 2 * kStepWarps * slot * 8;
 };
 
 // A stage of a warp's part of shared memory: some blocks of 256 values of a unit's rows, which are
 // an odd number of 16 bytes apart. Long runs of bytes are what memory reads fastest.
-template <class F>
+template <class F, class Shape>
 struct StepStage {
   __host__ __device__ static constexpr int pieces_of(int blocks) {
     return (16 - F::kGrain + blocks * F::kBytes + 15) / 16;
   }
-  static constexpr int blocks = F::kBytes <= 210 ? 2 : 1, pieces = pieces_of(blocks);
+  static constexpr int blocks = Shape::bytes / F::kBytes, pieces = pieces_of(blocks);
   static constexpr int pitch = 16 * (pieces | 1), bytes = kStepUnit * pitch;
 };
 
 // What a block has of a weight: rows from `first` on, in units of 16 and at the end perhaps one of
-// 8 or fewer, of so many blocks of 256 values. As many units as there are runs are taken whole, one
-// by each run, and again; what is left is cut into runs of as many blocks, unit after unit.
+// 8 or fewer, of so many blocks of 256 values. Warps take a whole unit each, and again; what is
+// left is cut into runs of as many blocks for each warp, unit after unit.
 struct StepShare {
   int first, rows, units, blocks, whole;
 
@@ -46,7 +47,7 @@ struct StepShare {
         rows(count),
         units((count + kStepUnit - 1) / kStepUnit),
         blocks(of_blocks),
-        whole(units / kStepRuns * kStepRuns) {}
+        whole(units / kStepWarps * kStepWarps) {}
 
   __device__ int row(int unit) const { return first + unit * kStepUnit; }
   // Of a unit's rows.
@@ -54,39 +55,31 @@ struct StepShare {
   __device__ int cut_blocks() const { return (units - whole) * blocks; }
   // Where a run begins in what is cut.
   __device__ int cut(int run) const {
-    return static_cast<int>(int64_t{cut_blocks()} * run / kStepRuns);
+    return static_cast<int>(static_cast<unsigned>(cut_blocks() * run) / kStepWarps);
   }
 };
 
-// Goes through a warp's blocks of 256 values, a stage at a time: whole units, then runs.
-template <class Shape>
+// Goes through a warp's blocks of 256 values, a stage at a time: whole units, then its run.
 struct StepWalk {
-  int number = -1, unit = 0, block = 0, left = 0;  // left: until the unit or the run ends
+  int taken = static_cast<int>(threadIdx.x / kWarp) - kStepWarps;  // the last whole unit
+  int unit = 0, block = 0, left = 0;                               // left: until it or the run ends
+  bool cut = false, ended = false;                                 // in the run; no more blocks
 
   __device__ explicit StepWalk(const StepShare& share) { next(share); }
 
-  __device__ bool goes_on(const StepShare& share) const { return number < ranges(share); }
-  __device__ int ranges(const StepShare& share) const {
-    return share.whole / Shape::warps + Shape::runs;
-  }
-  // Of the run that it is in.
-  __device__ int run(const StepShare& share) const {
-    return static_cast<int>(threadIdx.x / kWarp) * Shape::runs + number -
-           share.whole / Shape::warps;
-  }
   __device__ void next(const StepShare& share) {
-    do {
-      if (!goes_on(share) || ++number == ranges(share)) return;
-      if (number * Shape::warps < share.whole) {
-        unit = number * Shape::warps + static_cast<int>(threadIdx.x / kWarp);
-        block = 0, left = share.blocks;
-      } else {
-        const int begin = share.cut(run(share));
-        left = share.cut(run(share) + 1) - begin;
-        unit = share.whole + begin / share.blocks;
-        block = begin % share.blocks;
-      }
-    } while (left == 0);
+    ended = cut;
+    if (ended) return;
+    taken += kStepWarps;
+    unit = taken, block = 0, left = share.blocks;
+    if (taken < share.whole) return;
+    const int warp = static_cast<int>(threadIdx.x / kWarp), begin = share.cut(warp);
+    const int of_cut =
+        static_cast<int>(static_cast<unsigned>(begin) / static_cast<unsigned>(share.blocks));
+    unit = share.whole + of_cut;
+    block = begin - of_cut * share.blocks;
+    left = share.cut(warp + 1) - begin;
+    cut = true, ended = left == 0;
   }
   __device__ int stage(const StepShare& share, int most) const {
     return min(min(most, share.blocks - block), left);
@@ -101,10 +94,10 @@ struct StepWalk {
 // What a warp fetches next.
 template <class F, class Shape>
 struct StepFetch {
-  using Stage = StepStage<F>;
+  using Stage = StepStage<F, Shape>;
   const StepWeight& w;
   const StepShare& share;
-  StepWalk<Shape> walk;
+  StepWalk walk;
 
   // A piece of 16 bytes, of a row that begins at any multiple of kGrain. Memory of cards ends at
   // multiples of 16 bytes.
@@ -135,7 +128,7 @@ struct StepFetch {
   }
 
   __device__ void next(unsigned char* stage) {
-    if (walk.goes_on(share)) {
+    if (!walk.ended) {
       const int blocks = walk.stage(share, Stage::blocks), rows = share.left(walk.unit);
       if (blocks == Stage::blocks && rows == kStepUnit)
         copy_rows<true>(stage, rows, Stage::pieces);

@@ -34,6 +34,7 @@ struct StepWeight {
   int rows;
   uint32_t dtype;
   int first, grid;  // blocks of the kernel that share it
+  int each, more;   // eights of rows that each of them takes; how many take one more
 };
 
 struct StepJob {
