@@ -67,9 +67,8 @@ __host__ __device__ constexpr unsigned pair_of(unsigned half) {
   return half | half << 16;
 }
 
-constexpr unsigned kPlus1024 = 0x6400, kMinus1024 = 0xe400, kMinus1032 = 0xe408,
-                   kMinus1040 = 0xe410, kMinus1056 = 0xe420, kMinus1152 = 0xe480,
-                   kSixteenth = 0x2c00, kMinus64 = 0xd400;
+constexpr unsigned kPlus1024 = 0x6400, kMinus1024 = 0xe400, kMinus1056 = 0xe420,
+                   kMinus1152 = 0xe480, kSixteenth = 0x2c00, kMinus64 = 0xd400;
 
 __device__ inline unsigned low_twice(unsigned pair) {
   return __byte_perm(pair, 0, 0x1010);

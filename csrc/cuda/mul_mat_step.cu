@@ -7,12 +7,6 @@ constexpr int64_t kMostStepAxis = 1 << 24;  // costs are ints
 constexpr int kStepForm = 9;                // of is_prepared
 constexpr int64_t kMostStepRows = 64;       // of x, where rows need not be exact
 
-// Into how many parts of one or a few blocks K is cut.
-inline int step_parts(int64_t blocks) {
-  const int64_t longest = blocks <= 16 ? 1 : blocks <= 128 ? 2 : blocks_for(blocks, 64);
-  return static_cast<int>(blocks_for(blocks, longest));
-}
-
 inline int current_capability() {
   int device = 0, major = 0;
   cudaGetDevice(&device);
@@ -20,11 +14,11 @@ inline int current_capability() {
   return major;
 }
 
-// Bytes of 256 values, 0 for types that have no fragments.
+// Bytes of 256 values, 0 for types that the products do not take.
 template <uint32_t... dtypes>
 inline int64_t step_bytes(uint32_t dtype) {
   int64_t bytes = 0;
-  const bool found[] = {(dtype == dtypes && (bytes = Fragment<dtypes>::kBytes, true))...};
+  const bool found[] = {(dtype == dtypes && (bytes = StepCodes<dtypes>::kBytes, true))...};
   static_cast<void>(found);
   return bytes;
 }
@@ -41,7 +35,6 @@ bool riverrun::step_takes(const rr_tensor& w, char* why, size_t size) {
   if (w.rank != 2) return refuse(why, size, "w needs to be a matrix");
   const int64_t rows = w.shape[0], k = w.shape[1];
   if (k == 0 || k % kStepBlock != 0) return refuse(why, size, "needs a multiple of 256 columns");
-  if (rows < 16) return refuse(why, size, "needs at least 16 rows of w");
   if (k > kMostStepAxis || rows > kMostStepAxis) return refuse(why, size, "too large");
   if (rows > 1 && w.strides[0] != step_row_bytes(w))
     return refuse(why, size, "w needs dense rows of whole blocks");
@@ -52,10 +45,11 @@ bool riverrun::step_takes(const rr_tensor& w, char* why, size_t size) {
 }
 
 void riverrun::launch_step_products(const rr_exec* exec, const StepProduct* products, int count,
-                                    const void* x, int64_t n, int64_t k) {
+                                    const void* x, int64_t n, int64_t k, const StepInput& input) {
   StepJob job = {};
   job.constant = true;
   job.x = static_cast<const unsigned char*>(x);
+  job.input = input;
   job.n = static_cast<int>(n);
   job.blocks = static_cast<int>(k / kStepBlock);
   for (int i = 0; i < count; ++i) {
@@ -70,11 +64,11 @@ void riverrun::launch_step_products(const rr_exec* exec, const StepProduct* prod
     w.y = products[i].y;
     w.y_row = products[i].y_row;
     w.rows = static_cast<int>(from.shape[0]);
-    w.parts = step_parts(job.blocks);
     w.dtype = from.dtype;
     job.constant = job.constant && from.constant != 0;
   }
   if (job.count == 0 || n == 0) return;
+  if (n <= 4) return launch_step_4(exec, job);
   if (n <= 8) return launch_step_8(exec, job);
   if (n <= 16) return launch_step_16(exec, job);
   launch_step_32(exec, job);

@@ -2,7 +2,7 @@
 // come to shared memory (mul_mat_step.cuh).
 #pragma once
 
-#include "fragments_32.cuh"
+#include "step_codes_32.cuh"
 #include "step_products.hpp"
 
 namespace {
@@ -10,115 +10,94 @@ namespace {
 using riverrun::StepJob;
 using riverrun::StepWeight;
 
-constexpr int kStepUnit = 16;  // rows of w
+constexpr int kStepUnit = 16, kStepHalf = 8;  // rows of w
 
-// How a kernel for up to 8 * tiles rows of x is built: blocks of which an SM holds one.
+constexpr int kStepWarps = 8;
+
+// How a kernel for up to 4 * tiles rows of x is built: blocks of which an SM holds one.
 template <int tiles_>
 struct StepShape {
-  static constexpr int tiles = tiles_;
-  static constexpr int warps = tiles == 1 ? 16 : 12, threads = warps * kWarp;
-  // Sums of parts that meet at a time: 16 bytes a lane for each tile.
-  static constexpr int slots = tiles == 1 ? 64 : tiles == 2 ? 36 : 24;
-  static constexpr int slot = tiles * kWarp;  // in float4
-  // Of shared memory, in bytes; what is left of it caches x.
-  static constexpr int memory = 216 * 1024, sums = (slots + 1) * slot * 16;
+  static constexpr int tiles = tiles_, threads = kStepWarps * kWarp;
+  // Of a row, that come at a time; with several tiles the room is for x.
+  static constexpr int bytes = tiles == 1 ? 640 : 320;
+  // Sums of a unit that a warp begins or ends within: 8 bytes a lane for each tile.
+  static constexpr int slot = tiles * kWarp;  // in float2
+  static constexpr int sums = 2 * kStepWarps * slot * 8;
 };
 
-// How the bytes of a type come to shared memory: a block or two of 256 values of a unit's rows, an
-// odd number of 16 bytes apart. A warp copies whole pieces of several rows at a time, `lanes` to a
-// row, then the rest of all rows in one go, if it is that small.
-template <uint32_t dtype, class Shape>
+// A stage of a warp's part of shared memory: some blocks of 256 values of a unit's rows, which are
+// an odd number of 16 bytes apart. Long runs of bytes are what memory reads fastest.
+template <class F, class Shape>
 struct StepStage {
-  using F = Fragment<dtype>;
-  static constexpr int blocks = F::kBytes <= 144 ? 2 : 1;
-  static constexpr int pieces = (16 - F::kGrain + blocks * F::kBytes + 15) / 16;
-  static constexpr int pitch = 16 * (pieces | 1);
-  static constexpr int bytes = kStepUnit * pitch;
-  static constexpr int lanes = pieces < 12 ? 8 : 16;
-  static constexpr int rest = pieces % lanes * 16 <= kWarp ? pieces % lanes : 0;
-  static constexpr int full = (pieces - rest + lanes - 1) / lanes * lanes;
-  // 16 bytes more are read beyond the last row.
-  static constexpr int room = (Shape::memory - Shape::sums - 16) / (Shape::warps * bytes);
-  static constexpr int count = room < 3 ? room : 3;
-  static constexpr int shared = Shape::sums + Shape::warps * count * bytes + 16;
-  static_assert(count >= 2, "one stage is filled while another is read");
+  __host__ __device__ static constexpr int pieces_of(int blocks) {
+    return (16 - F::kGrain + blocks * F::kBytes + 15) / 16;
+  }
+  static constexpr int blocks = Shape::bytes / F::kBytes, pieces = pieces_of(blocks);
+  static constexpr int pitch = 16 * (pieces | 1), bytes = kStepUnit * pitch;
 };
 
-// What a block has of a weight: units [first, first + units), K in parts of `blocks` blocks of 256
-// values or one more, of which there are `longer`.
+// What a block has of a weight: rows from `first` on, in units of 16 and at the end perhaps one of
+// 8 or fewer, of so many blocks of 256 values. Warps take a whole unit each, and again; what is
+// left is cut into runs of as many blocks for each warp, unit after unit.
 struct StepShare {
-  int first, units, parts, blocks, longer;
+  int first, rows, units, blocks, whole;
 
-  __device__ int begin(int part) const { return part * blocks + min(part, longer); }
-  __device__ int end(int part) const { return begin(part + 1); }
+  __device__ StepShare(int begin, int count, int of_blocks)
+      : first(begin),
+        rows(count),
+        units((count + kStepUnit - 1) / kStepUnit),
+        blocks(of_blocks),
+        whole(units / kStepWarps * kStepWarps) {}
+
+  __device__ int row(int unit) const { return first + unit * kStepUnit; }
+  // Of a unit's rows.
+  __device__ int left(int unit) const { return min(rows - unit * kStepUnit, kStepUnit); }
+  __device__ int cut_blocks() const { return (units - whole) * blocks; }
+  // Where a run begins in what is cut.
+  __device__ int cut(int run) const {
+    return static_cast<int>(static_cast<unsigned>(cut_blocks() * run) / kStepWarps);
+  }
 };
 
-// What a warp takes one after the other: whole units, then parts of those that are left.
-template <class Shape>
-struct StepItem {
-  int whole;         // units that are left to be taken whole
-  int unit, number;  // the unit; the part's number among those that are left
-  int part;          // 0 of a whole unit
+// Goes through a warp's blocks of 256 values, a stage at a time: whole units, then its run.
+struct StepWalk {
+  int taken = static_cast<int>(threadIdx.x / kWarp) - kStepWarps;  // the last whole unit
+  int unit = 0, block = 0, left = 0;                               // left: until it or the run ends
+  bool cut = false, ended = false;                                 // in the run; no more blocks
 
-  __device__ explicit StepItem(const StepShare& share)
-      : whole(share.units / Shape::warps),
-        unit(static_cast<int>(threadIdx.x / kWarp)),
-        number(unit - Shape::warps),
-        part(0) {
-    if (whole == 0) next_part(share);
-  }
-  __device__ bool exists(const StepShare& share) const { return unit < share.units; }
+  __device__ explicit StepWalk(const StepShare& share) { next(share); }
+
   __device__ void next(const StepShare& share) {
-    unit += Shape::warps;
-    if (whole > 0 && --whole > 0) return;
-    next_part(share);
+    ended = cut;
+    if (ended) return;
+    taken += kStepWarps;
+    unit = taken, block = 0, left = share.blocks;
+    if (taken < share.whole) return;
+    const int warp = static_cast<int>(threadIdx.x / kWarp), begin = share.cut(warp);
+    const int of_cut =
+        static_cast<int>(static_cast<unsigned>(begin) / static_cast<unsigned>(share.blocks));
+    unit = share.whole + of_cut;
+    block = begin - of_cut * share.blocks;
+    left = share.cut(warp + 1) - begin;
+    cut = true, ended = left == 0;
   }
-  __device__ void next_part(const StepShare& share) {
-    number += Shape::warps;
-    const int of_rest = number / share.parts;
-    unit = share.units / Shape::warps * Shape::warps + of_rest;
-    part = number - of_rest * share.parts;
+  __device__ int stage(const StepShare& share, int most) const {
+    return min(min(most, share.blocks - block), left);
   }
-  // Blocks of 256 values.
-  __device__ int begin(const StepShare& share) const { return share.begin(part); }
-  __device__ int end(const StepShare& share) const {
-    return share.end(whole > 0 ? share.parts - 1 : part);
+  __device__ void advance(const StepShare& share, int blocks) {
+    left -= blocks;
+    block += blocks;
+    if (block == share.blocks) block = 0, ++unit;
   }
 };
-
-// The first row of a unit; the last one's overlap those of the one before.
-__device__ inline int first_row(const StepWeight& w, const StepShare& share, int unit) {
-  return min((share.first + unit) * kStepUnit, w.rows - kStepUnit);
-}
 
 // What a warp fetches next.
-template <uint32_t dtype, class Shape>
+template <class F, class Shape>
 struct StepFetch {
-  using F = Fragment<dtype>;
-  using Stage = StepStage<dtype, Shape>;
-  static constexpr int kLanes = Stage::lanes, kRows = kWarp / kLanes;
+  using Stage = StepStage<F, Shape>;
   const StepWeight& w;
   const StepShare& share;
-  StepItem<Shape> item;
-  int left = 0;  // blocks of the item
-  // Of this lane's first row, and where the rest is fetched.
-  const unsigned char *from = nullptr, *rest = nullptr;
-
-  __device__ StepFetch(const StepWeight& weight, const StepShare& of_weight)
-      : w(weight), share(of_weight), item(of_weight) {
-    begin();
-  }
-
-  __device__ void begin() {
-    if (!item.exists(share)) return;
-    const int lane = threadIdx.x % kWarp, block = item.begin(share);
-    left = item.end(share) - block;
-    const unsigned char* unit =
-        w.data + first_row(w, share, item.unit) * w.row_bytes + int64_t{block} * F::kBytes;
-    from = unit + lane / kLanes * w.row_bytes + lane % kLanes * 16;
-    if constexpr (Stage::rest > 0)
-      rest = unit + lane / Stage::rest * w.row_bytes + (Stage::full + lane % Stage::rest) * 16;
-  }
+  StepWalk walk;
 
   // A piece of 16 bytes, of a row that begins at any multiple of kGrain. Memory of cards ends at
   // multiples of 16 bytes.
@@ -130,34 +109,45 @@ struct StepFetch {
     async_copy16(target, source);
   }
 
+  // Of so many rows, eight lanes to each.
+  template <bool all>
+  __device__ void copy_rows(unsigned char* stage, int rows, int pieces) const {
+    constexpr int kLanes = 8, kRows = kWarp / kLanes;
+    const int lane = threadIdx.x % kWarp, row = lane / kLanes, piece = lane % kLanes;
+    const unsigned char* source = w.data + (share.row(walk.unit) + row) * w.row_bytes +
+                                  int64_t{walk.block} * F::kBytes + piece * 16;
+    unsigned char* target = stage + row * Stage::pitch + piece * 16;
+#pragma unroll
+    for (int r = 0; r < kStepUnit; r += kRows, source += kRows * w.row_bytes) {
+      if (!all && r + row >= rows) return;
+#pragma unroll
+      for (int i = 0; i < Stage::pieces; i += kLanes)
+        if (piece + i < (all ? Stage::pieces : pieces))
+          copy(target + r * Stage::pitch + 16 * i, source + 16 * i);
+    }
+  }
+
   __device__ void next(unsigned char* stage) {
-    if (left > 0) {
-      const int lane = threadIdx.x % kWarp;
-      const int blocks = Stage::blocks == 1 ? 1 : min(left, Stage::blocks);
-      const int bytes = blocks * F::kBytes, pieces = (16 - F::kGrain + bytes + 15) / 16;
-      const unsigned char* source = from;
-      unsigned char* target = stage + lane / kLanes * Stage::pitch + lane % kLanes * 16;
-#pragma unroll
-      for (int r = 0; r < kStepUnit; r += kRows, source += kRows * w.row_bytes)
-#pragma unroll
-        for (int piece = 0; piece < Stage::full; piece += kLanes)
-          if (piece + lane % kLanes < pieces)
-            copy(target + r * Stage::pitch + piece * 16, source + piece * 16);
-      if constexpr (Stage::rest > 0) {
-        const int piece = Stage::full + lane % Stage::rest;
-        if (lane < kStepUnit * Stage::rest && piece < pieces)
-          copy(stage + lane / Stage::rest * Stage::pitch + piece * 16, rest);
-        rest += bytes;
-      }
-      from += bytes;
-      left -= blocks;
-      if (left == 0) {
-        item.next(share);
-        begin();
-      }
+    if (!walk.ended) {
+      const int blocks = walk.stage(share, Stage::blocks), rows = share.left(walk.unit);
+      if (blocks == Stage::blocks && rows == kStepUnit)
+        copy_rows<true>(stage, rows, Stage::pieces);
+      else
+        copy_rows<false>(stage, rows, Stage::pieces_of(blocks));
+      walk.advance(share, blocks);
+      if (walk.left == 0) walk.next(share);
     }
     async_copy_commit();
   }
 };
+
+// Waits for the oldest stage of so many.
+__device__ inline void await_stage(int stages) {
+  if (stages == 2)
+    async_copy_wait<1>();
+  else
+    async_copy_wait<2>();
+  __syncwarp();
+}
 
 }  // namespace

@@ -20,10 +20,35 @@ struct StepProduct {
 // Whether a launch takes this weight, a matrix, on the current device; why not, if not.
 bool step_takes(const rr_tensor& w, char* why, size_t size);
 
+// What each block of the kernel makes a single row of x from.
+enum class StepMakes { kNothing, kRow, kNorm, kGlu, kGatedNorm };
+
+// K values that are heads of `width` each, `pitch` bytes apart.
+struct StepRow {
+  const char* data;
+  int64_t pitch;
+  int width;
+};
+
+struct StepInput {
+  StepMakes makes = StepMakes::kNothing;
+  int act = 0;            // of gate and up
+  StepRow first, second;  // x, or gate; delta (data null for none), up or gate
+  const float* weight;    // of norms
+  bool constant;          // no kernel writes weight
+  float* sum;             // where x + delta goes
+  double eps;
+};
+
+// Whether the blocks make a row themselves: one that is read soon enough by all of them.
+inline bool makes_own_row(int64_t n, int64_t k) {
+  return n == 1 && k <= 6144;
+}
+
 // One launch. products: up to kMostStepWeights, all with weights of k columns. x: n rows of k
-// values as step_x.cuh writes them, step_x_bytes(n, k) bytes.
+// values as step_x.cuh writes them, step_x_bytes(n, k) bytes, if it is not made of `input`.
 void launch_step_products(const rr_exec* exec, const StepProduct* products, int count,
-                          const void* x, int64_t n, int64_t k);
+                          const void* x, int64_t n, int64_t k, const StepInput& input = {});
 
 // A weight as the kernel sees it.
 struct StepWeight {
@@ -31,9 +56,10 @@ struct StepWeight {
   float* y;
   int64_t y_row;      // values
   int64_t row_bytes;  // of w
-  int rows, parts;
+  int rows;
   uint32_t dtype;
-  int units, before, cost;  // cost: of one unit; before: of all units of the weights before
+  int first, grid;  // blocks of the kernel that share it
+  int each, more;   // eights of rows that each of them takes; how many take one more
 };
 
 struct StepJob {
@@ -42,10 +68,13 @@ struct StepJob {
   bool constant;  // no kernel writes a weight
   const unsigned char* x;
   int n, blocks;  // rows of x, blocks of 256 values of each
-  int share;      // the cost that each block takes
+  StepInput input;
+  int own_x;   // bytes of rows of x in shared memory, 0 where they stay where they are
+  int stages;  // 2 or 3 of each warp
 };
 
-// For up to 8, 16 and any number of rows of x; units, costs and share are set here.
+// For up to 4, 8, 16 and any number of rows of x; shares and shared memory are set here.
+void launch_step_4(const rr_exec* exec, StepJob& job);
 void launch_step_8(const rr_exec* exec, StepJob& job);
 void launch_step_16(const rr_exec* exec, StepJob& job);
 void launch_step_32(const rr_exec* exec, StepJob& job);

@@ -1,72 +1,102 @@
-// Rows of x as the step products take them: f16 with one power of two for each 256 values, in the
-// order of fragments.cuh.
+// Rows of x as the step products take them: integers of 14 bits with one power of two for each 256
+// values, as an upper and a lower byte each, in the order of operands of tensor cores.
 //
-// Eight rows make a group, 256 values of it a record of 16 bytes a lane for each two steps, lane
-// 4g + t having row g. In the ninth place lane 4g + t has the sums over sub-blocks 2t and 2t + 1 of
-// row g, upper and lower parts in f16, and the scales of rows 2t and 2t + 1. Rows that a group
+// Four rows make a group, 256 values of it a record: columns 2i and 2i + 1 of a product are the
+// lower and the upper bytes of row i. For each 64 values and each column, lane t of four has 16
+// bytes: values 16s + 4t to 16s + 4t + 3 for s = 0 to 3. Behind all of them lie, for each row, the
+// sums over sub-blocks of 32 as two halves each, and the rows' powers of two. Rows that a group
 // lacks hold anything.
 #pragma once
 
-#include "half_pairs.cuh"
+#include "matrix_f16.cuh"
 #include "rows.cuh"
 
 namespace {
 
-constexpr int kStepBlock = 256, kStepRows = 8;
-constexpr int kStepSums = kStepRows * kStepBlock * 2, kStepRecord = kStepSums + kWarp * 16;
+constexpr int kStepBlock = 256, kStepRows = 4, kStepColumns = 2 * kStepRows;
+constexpr int kStepQuarter = kStepColumns * 64;  // bytes of 64 values
+constexpr int kStepSums = 4 * kStepQuarter, kStepScales = kStepSums + kStepRows * 32;
+constexpr int kStepRecord = kStepScales + 32;
+constexpr float kStepSumUnit = 16.0f;  // of sums as halves
 
 // Bytes of n rows of k values, a multiple of 256.
 [[maybe_unused]] constexpr int64_t step_x_bytes(int64_t n, int64_t k) {
   return (n + kStepRows - 1) / kStepRows * (k / kStepBlock) * kStepRecord;
 }
 
-// Row `row` of k / 256 = `blocks`, values 256 `block` to 256 block + 255, of which lane l of a warp
-// has eight from 8l on. All lanes of the warp come here. A NaN or an infinity makes the scale NaN,
-// and with it every product of the row.
-__device__ inline void write_step_x(unsigned char* x, int64_t blocks, int64_t row, int64_t block,
-                                    const float (&v)[8]) {
-  const int lane = threadIdx.x % kWarp, t = lane / 8, h = lane / 4 % 2, g = row % kStepRows;
+// Where the parts of a record of so many rows lie: of a group's four, or of one by itself.
+struct StepLayout {
+  int quarter, sums, scales, record;  // bytes
+
+  __device__ static StepLayout of(int rows) {
+    const int quarter = rows * 128;
+    return {quarter, 4 * quarter, 4 * quarter + rows * 32, 4 * quarter + rows * 32 + 16};
+  }
+  __device__ static StepLayout given() {
+    return {kStepQuarter, kStepSums, kStepScales, kStepRecord};
+  }
+};
+
+// Four integers of up to 8192 as lower bytes from -64 to 63 and upper bytes of units of 128.
+struct TwoBytes {
+  unsigned low = 0, high = 0;
+
+  __device__ void set(int i, int value) {
+    const int lower = (value + 64 & 127) - 64;
+    low |= (static_cast<unsigned>(lower) & 255u) << 8 * i;
+    high |= (static_cast<unsigned>(value - lower >> 7) & 255u) << 8 * i;
+  }
+};
+
+// 256 values of row i of a record, of which lane l of a warp has eight from 8l on. All lanes of the
+// warp come here. A NaN or an infinity makes the scale NaN, and with it every product of the row.
+__device__ inline void write_step_record(unsigned char* record, const StepLayout& layout, int i,
+                                         const float (&v)[8]) {
+  const int lane = threadIdx.x % kWarp;
   int most = 0;
 #pragma unroll
   for (float value : v) most = max(most, __float_as_int(value) & 0x7fffffff);
 #pragma unroll
   for (int step = 1; step < kWarp; step *= 2)
     most = max(most, __shfl_xor_sync(kAllLanes, most, step));
-  // The largest comes to 512 or more, below 1024: 32 of them have a sum in f16.
   const bool finite = most < 0x7f800000;
-  const int exponent = finite ? max(most >> 23, 20) - 127 - 9 : 0;
+  const int exponent = finite ? max(most >> 23, 20) - 127 - 12 : 0;
   const float scale = __int_as_float((127 + exponent) << 23);
   const float inverse = __int_as_float((127 - exponent) << 23);
-  unsigned pairs[4];
-  float sum = 0.0f;
+  TwoBytes words[2];
+  int sum = 0;
 #pragma unroll
-  for (int i = 0; i < 8; i += 4) {
-    float scaled[4];
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const uint16_t half = float_to_half(finite ? v[i + k] * inverse : 0.0f);
-      scaled[k] = half_to_float(half);
-      sum += scaled[k];
-    }
-    pairs[i / 2] = pack_f16(scaled[0], scaled[2]);
-    pairs[i / 2 + 1] = pack_f16(scaled[1], scaled[3]);
+  for (int k = 0; k < 8; ++k) {
+    const int value = finite ? __float2int_rn(v[k] * inverse) : 0;
+    words[k / 4].set(k % 4, value);
+    sum += value;
   }
   sum += __shfl_xor_sync(kAllLanes, sum, 1);
   sum += __shfl_xor_sync(kAllLanes, sum, 2);
 
-  unsigned char* record = x + (row / kStepRows * blocks + block) * kStepRecord;
-  unsigned char* at = record + lane % 4 * 1024 + g * 64 + t * 16 + h * 8;
-  *reinterpret_cast<uint2*>(at) = make_uint2(pairs[0], pairs[1]);
-  *reinterpret_cast<uint2*>(at + 512) = make_uint2(pairs[2], pairs[3]);
-  if (lane % 4 == 0) {
-    const uint16_t upper = float_to_half(sum);
-    auto* sums = reinterpret_cast<uint16_t*>(record + kStepSums + g * 64 + t * 16);
-    sums[h] = upper;
-    sums[2 + h] = float_to_half(sum - half_to_float(upper));
+  unsigned char* at =
+      record + lane / 8 * layout.quarter + 2 * i * 64 + lane % 2 * 32 + lane % 8 / 2 * 4;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    *reinterpret_cast<unsigned*>(at + 16 * half) = words[half].low;
+    *reinterpret_cast<unsigned*>(at + 16 * half + 64) = words[half].high;
   }
-  if (lane < kStepRows)
-    *reinterpret_cast<float*>(record + kStepSums + lane * 64 + g / 2 * 16 + 8 + g % 2 * 4) =
-        finite ? scale : NAN;
+  if (lane % 4 == 0) {
+    // Both halves together are exact: 18 bits.
+    const float units = static_cast<float>(sum) / kStepSumUnit;
+    const uint16_t upper = float_to_half(units);
+    auto* sums = reinterpret_cast<uint16_t*>(record + layout.sums + i * 32 + lane / 8 * 8);
+    sums[lane / 4 % 2] = upper;
+    sums[2 + lane / 4 % 2] = float_to_half(units - half_to_float(upper));
+  }
+  if (lane == 0) *reinterpret_cast<float*>(record + layout.scales + i * 4) = finite ? scale : NAN;
+}
+
+// Row `row` of k / 256 = `blocks`, values 256 `block` to 256 block + 255, as above.
+__device__ inline void write_step_x(unsigned char* x, int64_t blocks, int64_t row, int64_t block,
+                                    const float (&v)[8]) {
+  write_step_record(x + (row / kStepRows * blocks + block) * kStepRecord, StepLayout::given(),
+                    static_cast<int>(row % kStepRows), v);
 }
 
 constexpr int kStepXThreads = 256;

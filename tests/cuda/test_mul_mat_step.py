@@ -12,7 +12,7 @@ from riverrun.graph.case import BoundCase, Case, bind_case, f32, rand
 from riverrun.ops.mul_mat import MulMat
 
 TYPES = (
-    *("q4_k", "q5_k", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1"),
+    *("q4_k", "q5_k", "q6_k", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1"),
     *("iq4_nl", "iq4_xs", "mxfp4"),
 )
 # n, m, k: rows of w that fill no unit, parts of K of one and of several blocks, units that warps

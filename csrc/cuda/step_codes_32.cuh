@@ -1,0 +1,248 @@
+// Codes of the types whose blocks of 32 values have scales of their own, and of iq4_xs.
+#pragma once
+
+#include "step_codes.cuh"
+
+namespace {
+
+// Steps are the blocks' scales.
+struct OwnSteps {
+  static constexpr int kValues = 32;
+  static constexpr bool kSigned = true, kWhole = false, kMinima = false, kMatrix = false;
+  float steps[2][8];
+
+  __device__ float step(int r, int i) const { return steps[r][i]; }
+};
+
+// The same with minima, which are added; each block begins with both. Codes have no sign.
+template <int bytes>
+struct OwnAffine {
+  static constexpr int kValues = 32;
+  static constexpr bool kSigned = false, kWhole = false, kMinima = true, kMatrix = false;
+  float steps[2][8];
+  unsigned minima[2];
+  float dmin[2];
+
+  __device__ void load(int r, const unsigned char* row, int t) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) steps[r][i] = load_half(row + i * bytes);
+    minima[r] = load16(row + 2 * t * bytes + 2) | load16(row + (2 * t + 1) * bytes + 2) << 16;
+    dmin[r] = -1.0f;
+  }
+
+  __device__ float step(int r, int i) const { return steps[r][i]; }
+};
+
+template <>
+struct StepCodes<RR_Q8_0> : OwnSteps {
+  static constexpr int kBytes = 272, kGrain = 16;
+  const unsigned char* row[2];
+
+  __device__ void load(int r, const unsigned char* from, int t) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) steps[r][i] = load_half(from + 34 * i);
+    row[r] = from + 2 + 4 * t;
+  }
+
+  __device__ void codes(int quarter, unsigned (&words)[4][2]) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+      for (int s = 0; s < 4; ++s)
+        words[s][r] = even_word(row[r] + 34 * (2 * quarter + s / 2) + s % 2 * 16, s < 2 ? 2 : 0);
+  }
+};
+
+// Codes less 8, times 16.
+template <>
+struct StepCodes<RR_Q4_0> : OwnSteps {
+  static constexpr int kBytes = 144, kGrain = 16;
+  const unsigned char* row[2];
+
+  __device__ void load(int r, const unsigned char* from, int t) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) steps[r][i] = 0.0625f * load_half(from + 18 * i);
+    row[r] = from + 2 + 4 * t;
+  }
+
+  __device__ void codes(int quarter, unsigned (&words)[4][2]) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const unsigned word = even_word(row[r] + 18 * (2 * quarter + h), h ? 0 : 2);
+        words[2 * h][r] = (word << 4 & ~kNibbles) ^ 0x80808080u;
+        words[2 * h + 1][r] = (word & ~kNibbles) ^ 0x80808080u;
+      }
+  }
+};
+
+template <>
+struct StepCodes<RR_Q4_1> : OwnAffine<20> {
+  static constexpr int kBytes = 160, kGrain = 16;
+  const unsigned char* row[2];
+
+  __device__ void load(int r, const unsigned char* from, int t) {
+    OwnAffine::load(r, from, t);
+    row[r] = from + 4 + 4 * t;
+  }
+
+  __device__ void codes(int quarter, unsigned (&words)[4][2]) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const unsigned word = aligned32(row[r] + 20 * (2 * quarter + h));
+        words[2 * h][r] = word & kNibbles;
+        words[2 * h + 1][r] = word >> 4 & kNibbles;
+      }
+  }
+};
+
+// Codes of five bits of a block from its word of nibbles and from the fifth bits of all.
+__device__ inline void five_bits(unsigned nibbles, unsigned fifth, int t, unsigned& first,
+                                 unsigned& second) {
+  first = (nibbles & kNibbles) | spread_fifth(fifth >> 4 * t);
+  second = (nibbles >> 4 & kNibbles) | spread_fifth(fifth >> (16 + 4 * t));
+}
+
+// Codes less 16, times 8.
+template <>
+struct StepCodes<RR_Q5_0> : OwnSteps {
+  static constexpr int kBytes = 176, kGrain = 16;
+  const unsigned char* row[2];
+  int lane;
+
+  __device__ void load(int r, const unsigned char* from, int t) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) steps[r][i] = 0.125f * load_half(from + 22 * i);
+    row[r] = from;
+    lane = t;
+  }
+
+  __device__ void codes(int quarter, unsigned (&words)[4][2]) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const unsigned char* at = row[r] + 22 * (2 * quarter + h);
+        unsigned both[2];
+        five_bits(even_word(at + 6 + 4 * lane, h ? 0 : 2), even_word(at + 2, h ? 0 : 2), lane,
+                  both[0], both[1]);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) words[2 * h + i][r] = both[i] << 3 ^ 0x80808080u;
+      }
+  }
+};
+
+template <>
+struct StepCodes<RR_Q5_1> : OwnAffine<24> {
+  static constexpr int kBytes = 192, kGrain = 16;
+  const unsigned char* row[2];
+  int lane;
+
+  __device__ void load(int r, const unsigned char* from, int t) {
+    OwnAffine::load(r, from, t);
+    row[r] = from;
+    lane = t;
+  }
+
+  __device__ void codes(int quarter, unsigned (&words)[4][2]) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const unsigned char* at = row[r] + 24 * (2 * quarter + h);
+        five_bits(aligned32(at + 8 + 4 * lane), aligned32(at + 4), lane, words[2 * h][r],
+                  words[2 * h + 1][r]);
+      }
+  }
+};
+
+// Signed entries of a table of sixteen bytes that are kept without sign.
+__device__ inline void look_up_signed(const uint4& table, unsigned zero, unsigned word,
+                                      unsigned& low, unsigned& high) {
+  look_up(table, word, &low, &high);
+  low ^= zero, high ^= zero;
+}
+
+template <>
+struct StepCodes<RR_IQ4_NL> : OwnSteps {
+  static constexpr int kBytes = 144, kGrain = 16;
+  const unsigned char* row[2];
+
+  __device__ void load(int r, const unsigned char* from, int t) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) steps[r][i] = load_half(from + 18 * i);
+    row[r] = from + 2 + 4 * t;
+  }
+
+  __device__ void codes(int quarter, unsigned (&words)[4][2]) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        look_up_signed(iq4_table(), 0x80808080u,
+                       even_word(row[r] + 18 * (2 * quarter + h), h ? 0 : 2), words[2 * h][r],
+                       words[2 * h + 1][r]);
+  }
+};
+
+// The table's entries are doubled floats of E2M1, signed bytes.
+template <>
+struct StepCodes<RR_MXFP4> : OwnSteps {
+  static constexpr int kBytes = 136, kGrain = 8;
+  const unsigned char* row[2];
+
+  __device__ void load(int r, const unsigned char* from, int t) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) steps[r][i] = mxfp4_scale(from[17 * i]);
+    row[r] = from + 1 + 4 * t;
+  }
+
+  __device__ void codes(int quarter, unsigned (&words)[4][2]) const {
+    const uint4 table = make_uint4(0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu);
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const unsigned char* at = row[r] + 17 * (2 * quarter + h);
+        const unsigned beyond = reinterpret_cast<uintptr_t>(at) & 3;
+        const auto* word = reinterpret_cast<const unsigned*>(at - beyond);
+        look_up(table, __funnelshift_r(word[0], word[1], 8 * beyond), &words[2 * h][r],
+                &words[2 * h + 1][r]);
+      }
+  }
+};
+
+template <>
+struct StepCodes<RR_IQ4_XS> {
+  static constexpr int kBytes = 136, kGrain = 8, kValues = 32;
+  static constexpr bool kSigned = true, kWhole = true, kMinima = false, kMatrix = false;
+  const unsigned char* nibbles[2];
+  unsigned low[2], high[2];  // of the steps
+  float d[2];
+
+  __device__ void load(int r, const unsigned char* block, int t) {
+    const unsigned head = aligned32(block);
+    d[r] = low_half(head);
+    high[r] = head >> 16;
+    low[r] = aligned32(block + 4);
+    nibbles[r] = block + 8 + 4 * t;
+  }
+
+  __device__ void codes(int quarter, unsigned (&words)[4][2]) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        look_up_signed(iq4_table(), 0x80808080u, aligned32(nibbles[r] + 32 * quarter + 16 * h),
+                       words[2 * h][r], words[2 * h + 1][r]);
+  }
+
+  __device__ int step(int r, int i) const {
+    return static_cast<int>((low[r] >> 4 * i & 15) | (high[r] >> 2 * i & 3) << 4) - 32;
+  }
+};
+
+}  // namespace
