@@ -139,10 +139,10 @@ struct NormRow {
   RmsFactor factor;
 };
 
-// x + delta, normalised and times weight, by all threads of a block: write(block, its values).
-template <int warps, int most, class Write>
+// x + delta, normalised and times weight, by all threads of a block, as row `row` of `out`.
+template <int warps, int most>
 __device__ inline void write_norm_row(const NormRow& in, const float (&weight)[most][8],
-                                      NormSums& sums, Write write) {
+                                      unsigned char* out, int64_t row, NormSums& sums) {
   float v[most][8] = {};
   load_blocks<warps, most>(in.x, in.blocks, v);
   if (in.delta) {
@@ -169,7 +169,7 @@ __device__ inline void write_norm_row(const NormRow& in, const float (&weight)[m
       scale_eight(v[i], factor, weight[i]);
     else
       scale_eight(v[i], wide, weight[i]);
-    write(block, v[i]);
+    write_step_x(out, in.blocks, row, block, v[i]);
   }
 }
 

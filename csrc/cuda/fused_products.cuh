@@ -39,11 +39,10 @@ constexpr int64_t kFewFusedRows = 64;
   return static_cast<size_t>(step_x_bytes(node->outputs[0].shape[0], fused_width(node)));
 }
 
-// The products of what is in the workspace, or of a row that is made of `input`, with the weights
-// from input `first` on, beside each other.
+// The products of what is in the workspace with the weights from input `first` on, beside each
+// other.
 [[maybe_unused]] inline void launch_products(const rr_node* node, const rr_exec* exec,
-                                             uint32_t first,
-                                             const riverrun::StepInput& input = {}) {
+                                             uint32_t first) {
   const rr_tensor& y = node->outputs[0];
   const int64_t row = y.shape[0] > 1 ? y.strides[0] / 4 : y.shape[1];
   riverrun::StepProduct products[riverrun::kMostStepWeights];
@@ -54,7 +53,7 @@ constexpr int64_t kFewFusedRows = 64;
     to += node->inputs[i].shape[0];
   }
   riverrun::launch_step_products(exec, products, count, exec->workspace, y.shape[0],
-                                 fused_width(node), input);
+                                 fused_width(node));
 }
 
 [[maybe_unused]] inline bool dense_rows(const rr_tensor& t) {

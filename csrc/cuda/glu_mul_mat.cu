@@ -71,10 +71,6 @@ Act act_of(const rr_node* node) {
   return attr_is(node, "act", "gelu") ? Act::kGelu : Act::kSigmoid;
 }
 
-riverrun::StepRow given_row(const HeadRows& rows) {
-  return {rows.first.data, rows.first.pitch, rows.first.width};
-}
-
 void run_glu(const rr_node* node, const rr_exec* exec) {
   if (numel(node->outputs[0]) == 0) return;
   const int64_t rows = node->outputs[0].shape[0], blocks = fused_width(node) / kStepBlock;
@@ -84,12 +80,6 @@ void run_glu(const rr_node* node, const rr_exec* exec) {
                        static_cast<unsigned char*>(exec->workspace),
                        rows,
                        blocks};
-  if (riverrun::makes_own_row(rows, fused_width(node))) {
-    riverrun::StepInput input = {riverrun::StepMakes::kGlu};
-    input.act = static_cast<int>(in.act);
-    input.first = given_row(in.gate), input.second = given_row(in.up);
-    return launch_products(node, exec, 2, input);
-  }
   RR_LAUNCH(exec, glu_step_x, block_grid(rows, blocks), kFusedThreads, 0, in);
   launch_products(node, exec, 2);
 }
@@ -114,13 +104,6 @@ void run_gated_norm(const rr_node* node, const rr_exec* exec) {
                              static_cast<unsigned char*>(exec->workspace),
                              rows,
                              blocks};
-  if (riverrun::makes_own_row(rows, fused_width(node))) {
-    riverrun::StepInput input = {riverrun::StepMakes::kGatedNorm};
-    input.first = given_row(in.x), input.second = given_row(in.gate);
-    input.weight = in.weight;
-    input.eps = in.eps;
-    return launch_products(node, exec, 3, input);
-  }
   RR_LAUNCH(exec, gated_norm_step_x, block_grid(rows, blocks), kFusedThreads, 0, in);
   launch_products(node, exec, 3);
 }

@@ -45,11 +45,10 @@ bool riverrun::step_takes(const rr_tensor& w, char* why, size_t size) {
 }
 
 void riverrun::launch_step_products(const rr_exec* exec, const StepProduct* products, int count,
-                                    const void* x, int64_t n, int64_t k, const StepInput& input) {
+                                    const void* x, int64_t n, int64_t k) {
   StepJob job = {};
   job.constant = true;
   job.x = static_cast<const unsigned char*>(x);
-  job.input = input;
   job.n = static_cast<int>(n);
   job.blocks = static_cast<int>(k / kStepBlock);
   for (int i = 0; i < count; ++i) {

@@ -8,7 +8,7 @@
 #pragma once
 
 #include "step_fetch.cuh"
-#include "step_input.cuh"
+#include "step_x.cuh"
 
 namespace {
 
@@ -16,6 +16,19 @@ namespace {
 template <class Shape>
 struct StepSums {
   float at[Shape::tiles][2] = {};
+};
+
+// Where rows of x lie as the kernel reads them: groups of four rows, or the `rows` that there are.
+struct StepLayout {
+  int quarter, sums, scales, record;  // bytes
+
+  __device__ static StepLayout of(int rows) {
+    const int quarter = rows * 128;
+    return {quarter, 4 * quarter, 4 * quarter + rows * 32, 4 * quarter + rows * 32 + 16};
+  }
+  __device__ static StepLayout given() {
+    return {kStepQuarter, kStepSums, kStepScales, kStepRecord};
+  }
 };
 
 // Copies x to shared memory, of fewer than four rows only what they have. All threads.
@@ -292,13 +305,6 @@ struct StepBlock {
   __device__ void begin() {
     if (begun) return;
     begun = true;
-    if constexpr (Shape::tiles == 1)
-      if (job.input.makes != StepMakes::kNothing) {
-        make_step_row<kStepWarps>(job.input, job.blocks, dynamic_shared());
-        __syncthreads();
-        x = dynamic_shared(), layout = StepLayout::of(1);
-        return;
-      }
     await_grid();
     x = job.own_x ? dynamic_shared() : job.x;
     layout = job.own_x ? bring_x<Shape>(job, dynamic_shared()) : StepLayout::given();
@@ -321,8 +327,7 @@ struct StepBlock {
 
 // Grid: shares of about the same cost, groups of rows of x.
 template <class Shape, uint32_t... dtypes>
-__global__ void __launch_bounds__(Shape::threads, 1)
-    multiply_step(const __grid_constant__ StepJob job) {
+__global__ void __launch_bounds__(Shape::threads, 1) multiply_step(StepJob job) {
   release_at_once();
   StepBlock<Shape> block = {job};
   for (int i = 0; i < job.count; ++i) {

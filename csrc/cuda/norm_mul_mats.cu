@@ -30,9 +30,7 @@ __global__ void __launch_bounds__(warps* kWarp) add_norm_step_x(NormInput in) {
     own.delta = row_at<const float>(in.delta, row);
     own.sum = in.sum + row * in.blocks * kStepBlock;
   }
-  write_norm_row<warps, most>(own, weight, sums, [&](int64_t block, const float(&v)[8]) {
-    write_step_x(in.out, in.blocks, row, block, v);
-  });
+  write_norm_row<warps, most>(own, weight, in.out, row, sums);
 }
 
 constexpr int kMostNormed = kMostNormBlocks * kStepBlock;
@@ -57,11 +55,6 @@ int supports_mul_mats(const rr_node* node, char* why, size_t size) {
 void run_mul_mats(const rr_node* node, const rr_exec* exec) {
   if (numel(node->outputs[0]) == 0) return;
   const int64_t rows = node->outputs[0].shape[0], blocks = fused_width(node) / kStepBlock;
-  if (riverrun::makes_own_row(rows, fused_width(node))) {
-    riverrun::StepInput input = {riverrun::StepMakes::kRow};
-    input.first = {data<const char>(node->inputs[0]), 0, INT32_MAX};
-    return launch_products(node, exec, 1, input);
-  }
   RR_LAUNCH(exec, prepare_step_x,
             dim3(static_cast<unsigned>(blocks_for(rows * blocks, kStepXThreads / kWarp))),
             kStepXThreads, 0, rows_of(node->inputs[0]), rows, blocks,
@@ -96,16 +89,6 @@ void run_norm(const rr_node* node, const rr_exec* exec) {
   in.out = static_cast<unsigned char*>(exec->workspace);
   in.blocks = x.shape[1] / kStepBlock;
   in.factor = {x.shape[1], attr_float(node, "eps", 0.0)};
-  if (numel(y) > 0 && riverrun::makes_own_row(x.shape[0], x.shape[1])) {
-    riverrun::StepInput input = {riverrun::StepMakes::kNorm};
-    input.first = {in.x.data, 0, INT32_MAX};
-    if (added) input.second = {in.delta.data, 0, INT32_MAX};
-    input.weight = in.weight;
-    input.constant = in.constant;
-    input.sum = in.sum;
-    input.eps = in.factor.eps;
-    return launch_products(node, exec, added ? 3 : 2, input);
-  }
   launch_add_norm(exec, in, x.shape[0]);
   if (numel(y) > 0) launch_products(node, exec, added ? 3 : 2);
 }

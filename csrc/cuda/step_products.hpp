@@ -20,35 +20,10 @@ struct StepProduct {
 // Whether a launch takes this weight, a matrix, on the current device; why not, if not.
 bool step_takes(const rr_tensor& w, char* why, size_t size);
 
-// What each block of the kernel makes a single row of x from.
-enum class StepMakes { kNothing, kRow, kNorm, kGlu, kGatedNorm };
-
-// K values that are heads of `width` each, `pitch` bytes apart.
-struct StepRow {
-  const char* data;
-  int64_t pitch;
-  int width;
-};
-
-struct StepInput {
-  StepMakes makes = StepMakes::kNothing;
-  int act = 0;            // of gate and up
-  StepRow first, second;  // x, or gate; delta (data null for none), up or gate
-  const float* weight;    // of norms
-  bool constant;          // no kernel writes weight
-  float* sum;             // where x + delta goes
-  double eps;
-};
-
-// Whether the blocks make a row themselves: one that is read soon enough by all of them.
-inline bool makes_own_row(int64_t n, int64_t k) {
-  return n == 1 && k <= 6144;
-}
-
 // One launch. products: up to kMostStepWeights, all with weights of k columns. x: n rows of k
-// values as step_x.cuh writes them, step_x_bytes(n, k) bytes, if it is not made of `input`.
+// values as step_x.cuh writes them, step_x_bytes(n, k) bytes.
 void launch_step_products(const rr_exec* exec, const StepProduct* products, int count,
-                          const void* x, int64_t n, int64_t k, const StepInput& input = {});
+                          const void* x, int64_t n, int64_t k);
 
 // A weight as the kernel sees it.
 struct StepWeight {
@@ -68,9 +43,8 @@ struct StepJob {
   bool constant;  // no kernel writes a weight
   const unsigned char* x;
   int n, blocks;  // rows of x, blocks of 256 values of each
-  StepInput input;
-  int own_x;   // bytes of rows of x in shared memory, 0 where they stay where they are
-  int stages;  // 2 or 3 of each warp
+  int own_x;      // bytes of rows of x in shared memory, 0 where they stay where they are
+  int stages;     // 2 or 3 of each warp
 };
 
 // For up to 4, 8, 16 and any number of rows of x; shares and shared memory are set here.

@@ -24,19 +24,6 @@ constexpr float kStepSumUnit = 16.0f;  // of sums as halves
   return (n + kStepRows - 1) / kStepRows * (k / kStepBlock) * kStepRecord;
 }
 
-// Where the parts of a record of so many rows lie: of a group's four, or of one by itself.
-struct StepLayout {
-  int quarter, sums, scales, record;  // bytes
-
-  __device__ static StepLayout of(int rows) {
-    const int quarter = rows * 128;
-    return {quarter, 4 * quarter, 4 * quarter + rows * 32, 4 * quarter + rows * 32 + 16};
-  }
-  __device__ static StepLayout given() {
-    return {kStepQuarter, kStepSums, kStepScales, kStepRecord};
-  }
-};
-
 // Four integers of up to 8192 as lower bytes from -64 to 63 and upper bytes of units of 128.
 struct TwoBytes {
   unsigned low = 0, high = 0;
@@ -48,11 +35,12 @@ struct TwoBytes {
   }
 };
 
-// 256 values of row i of a record, of which lane l of a warp has eight from 8l on. All lanes of the
-// warp come here. A NaN or an infinity makes the scale NaN, and with it every product of the row.
-__device__ inline void write_step_record(unsigned char* record, const StepLayout& layout, int i,
-                                         const float (&v)[8]) {
-  const int lane = threadIdx.x % kWarp;
+// Row `row` of k / 256 = `blocks`, values 256 `block` to 256 block + 255, of which lane l of a warp
+// has eight from 8l on. All lanes of the warp come here. A NaN or an infinity makes the scale NaN,
+// and with it every product of the row.
+__device__ inline void write_step_x(unsigned char* x, int64_t blocks, int64_t row, int64_t block,
+                                    const float (&v)[8]) {
+  const int lane = threadIdx.x % kWarp, i = static_cast<int>(row % kStepRows);
   int most = 0;
 #pragma unroll
   for (float value : v) most = max(most, __float_as_int(value) & 0x7fffffff);
@@ -74,8 +62,9 @@ __device__ inline void write_step_record(unsigned char* record, const StepLayout
   sum += __shfl_xor_sync(kAllLanes, sum, 1);
   sum += __shfl_xor_sync(kAllLanes, sum, 2);
 
+  unsigned char* record = x + (row / kStepRows * blocks + block) * kStepRecord;
   unsigned char* at =
-      record + lane / 8 * layout.quarter + 2 * i * 64 + lane % 2 * 32 + lane % 8 / 2 * 4;
+      record + lane / 8 * kStepQuarter + 2 * i * 64 + lane % 2 * 32 + lane % 8 / 2 * 4;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     *reinterpret_cast<unsigned*>(at + 16 * half) = words[half].low;
@@ -85,18 +74,11 @@ __device__ inline void write_step_record(unsigned char* record, const StepLayout
     // Both halves together are exact: 18 bits.
     const float units = static_cast<float>(sum) / kStepSumUnit;
     const uint16_t upper = float_to_half(units);
-    auto* sums = reinterpret_cast<uint16_t*>(record + layout.sums + i * 32 + lane / 8 * 8);
+    auto* sums = reinterpret_cast<uint16_t*>(record + kStepSums + i * 32 + lane / 8 * 8);
     sums[lane / 4 % 2] = upper;
     sums[2 + lane / 4 % 2] = float_to_half(units - half_to_float(upper));
   }
-  if (lane == 0) *reinterpret_cast<float*>(record + layout.scales + i * 4) = finite ? scale : NAN;
-}
-
-// Row `row` of k / 256 = `blocks`, values 256 `block` to 256 block + 255, as above.
-__device__ inline void write_step_x(unsigned char* x, int64_t blocks, int64_t row, int64_t block,
-                                    const float (&v)[8]) {
-  write_step_record(x + (row / kStepRows * blocks + block) * kStepRecord, StepLayout::given(),
-                    static_cast<int>(row % kStepRows), v);
+  if (lane == 0) *reinterpret_cast<float*>(record + kStepScales + i * 4) = finite ? scale : NAN;
 }
 
 constexpr int kStepXThreads = 256;
