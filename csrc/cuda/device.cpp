@@ -175,8 +175,9 @@ CardMemory::CardMemory(std::shared_ptr<Card> card, int64_t size)
     : card_(std::move(card)), size_(size) {
   if (size <= 0) return;
   card_->use();
-  const cudaError_t status =
-      cudaMalloc(reinterpret_cast<void**>(&data_), static_cast<size_t>(size));
+  // Kernels may read all 16 bytes that memory's last ones lie in.
+  const size_t whole = (static_cast<size_t>(size) + 15) / 16 * 16;
+  const cudaError_t status = cudaMalloc(reinterpret_cast<void**>(&data_), whole);
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
     throw CudaError(mib(size) + " of device memory needed, " + mib(card_->free_bytes()) +
