@@ -8,7 +8,6 @@
 
 namespace {
 
-constexpr int64_t kMostFusedRows = 1 << 24;
 // With more rows other products are faster, where rows need not be exact.
 constexpr int64_t kFewFusedRows = 64;
 
@@ -22,7 +21,8 @@ constexpr int64_t kFewFusedRows = 64;
     if (!riverrun::step_takes(node->inputs[i], why, size)) return 0;
   if (y.dtype != RR_F32 || y.rank != 2 || !dense_tail(y, 1))
     return refuse(why, size, "y needs dense f32 rows");
-  if (y.shape[0] > kMostFusedRows) return refuse(why, size, "too large");
+  if (step_x_bytes(y.shape[0], node->inputs[first].shape[1]) > kMostStepX)
+    return refuse(why, size, "too large");
   return 1;
 }
 

@@ -105,7 +105,7 @@ int supports_step(const rr_node* node, char* why, size_t size) {
   if (x.dtype != RR_F32 || !dense_tail(x, 1) || !dense_tail(y, 1))
     return refuse(why, size, "x and y need dense f32 rows");
   if (step_row_values(y) < 0) return refuse(why, size, "y needs evenly spaced rows");
-  if (n_rows(x) > kMostStepAxis) return refuse(why, size, "too large");
+  if (step_x_bytes(n_rows(x), w.shape[1]) > kMostStepX) return refuse(why, size, "too large");
   return 1;
 }
 

@@ -22,7 +22,7 @@ struct StepSums {
 struct StepLayout {
   int quarter, sums, scales, record;  // bytes
 
-  __device__ static StepLayout of(int rows) {
+  __host__ __device__ static StepLayout of(int rows) {
     const int quarter = rows * 128;
     return {quarter, 4 * quarter, 4 * quarter + rows * 32, 4 * quarter + rows * 32 + 16};
   }
@@ -189,7 +189,7 @@ __device__ inline void add_step_block(const F& f, const unsigned char* from,
   }
 }
 
-// A lane's sums of four rows of x: two rows of w from `row` on, if the unit has them.
+// Stores a lane's sums of a tile's row of x: rows g and g + 8 of a unit, if it has them.
 __device__ inline void store_step_sums(const StepJob& job, const StepWeight& w,
                                        const StepShare& share, int unit, int tile, float2 sums,
                                        int lane) {
@@ -359,7 +359,7 @@ inline int lay_out_step(StepJob& job) {
     static_cast<void>(done);
   }
   const bool some = Shape::tiles == 1 && job.n < kStepRows;
-  const int64_t record = some ? job.n * 544 + 16 : kStepRecord;
+  const int64_t record = some ? StepLayout::of(job.n).record : kStepRecord;
   const int64_t own = (some ? 1 : blocks_for(job.n, kStepRows)) * job.blocks * record;
   const int64_t room = kMost - kBeyond - Shape::sums;
   const bool fits = Shape::tiles <= 2 && own + 2 * stage <= room;

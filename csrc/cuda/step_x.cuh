@@ -17,7 +17,8 @@ constexpr int kStepBlock = 256, kStepRows = 4, kStepColumns = 2 * kStepRows;
 constexpr int kStepQuarter = kStepColumns * 64;  // bytes of 64 values
 constexpr int kStepSums = 4 * kStepQuarter, kStepScales = kStepSums + kStepRows * 32;
 constexpr int kStepRecord = kStepScales + 32;
-constexpr float kStepSumUnit = 16.0f;  // of sums as halves
+constexpr int64_t kMostStepX = UINT32_MAX;  // bytes of rows: places in them are 32 bits
+constexpr float kStepSumUnit = 16.0f;       // of sums as halves
 
 // Bytes of n rows of k values, a multiple of 256.
 [[maybe_unused]] constexpr int64_t step_x_bytes(int64_t n, int64_t k) {
