@@ -5,72 +5,62 @@
 
 namespace {
 
-// Steps are the blocks' scales.
+// Steps are the scales that blocks begin with, by a power of two.
+template <int bytes, int part = 1>
 struct OwnSteps {
   static constexpr int kValues = 32;
   static constexpr bool kSigned = true, kWhole = false, kMinima = false, kMatrix = false;
-  float steps[2][8];
+  const unsigned char* row[2];
+  int lane;
 
-  __device__ float step(int r, int i) const { return steps[r][i]; }
+  __device__ void load(int r, const unsigned char* from, int t) {
+    row[r] = from;
+    lane = t;
+  }
+  __device__ float step(int r, int i) const {
+    return load_half(row[r] + i * bytes) * (1.0f / part);
+  }
 };
 
-// The same with minima, which are added; each block begins with both. Codes have no sign.
+// The same with minima behind the scales, which are added. Codes have no sign.
 template <int bytes>
-struct OwnAffine {
-  static constexpr int kValues = 32;
-  static constexpr bool kSigned = false, kWhole = false, kMinima = true, kMatrix = false;
-  float steps[2][8];
+struct OwnAffine : OwnSteps<bytes> {
+  static constexpr bool kSigned = false, kMinima = true;
   unsigned minima[2];
   float dmin[2];
 
-  __device__ void load(int r, const unsigned char* row, int t) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) steps[r][i] = load_half(row + i * bytes);
-    minima[r] = load16(row + 2 * t * bytes + 2) | load16(row + (2 * t + 1) * bytes + 2) << 16;
+  __device__ void load(int r, const unsigned char* from, int t) {
+    OwnSteps<bytes>::load(r, from, t);
+    minima[r] = load16(from + 2 * t * bytes + 2) | load16(from + (2 * t + 1) * bytes + 2) << 16;
     dmin[r] = -1.0f;
   }
-
-  __device__ float step(int r, int i) const { return steps[r][i]; }
 };
 
 template <>
-struct StepCodes<RR_Q8_0> : OwnSteps {
+struct StepCodes<RR_Q8_0> : OwnSteps<34> {
   static constexpr int kBytes = 272, kGrain = 16;
-  const unsigned char* row[2];
-
-  __device__ void load(int r, const unsigned char* from, int t) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) steps[r][i] = load_half(from + 34 * i);
-    row[r] = from + 2 + 4 * t;
-  }
 
   __device__ void codes(int quarter, unsigned (&words)[4][2]) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll
       for (int s = 0; s < 4; ++s)
-        words[s][r] = even_word(row[r] + 34 * (2 * quarter + s / 2) + s % 2 * 16, s < 2 ? 2 : 0);
+        words[s][r] = even_word(row[r] + 2 + 4 * lane + 34 * (2 * quarter + s / 2) + s % 2 * 16,
+                                s < 2 ? 2 : 0);
   }
 };
 
 // Codes less 8, times 16.
 template <>
-struct StepCodes<RR_Q4_0> : OwnSteps {
+struct StepCodes<RR_Q4_0> : OwnSteps<18, 16> {
   static constexpr int kBytes = 144, kGrain = 16;
-  const unsigned char* row[2];
-
-  __device__ void load(int r, const unsigned char* from, int t) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) steps[r][i] = 0.0625f * load_half(from + 18 * i);
-    row[r] = from + 2 + 4 * t;
-  }
 
   __device__ void codes(int quarter, unsigned (&words)[4][2]) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const unsigned word = even_word(row[r] + 18 * (2 * quarter + h), h ? 0 : 2);
+        const unsigned word = even_word(row[r] + 2 + 4 * lane + 18 * (2 * quarter + h), h ? 0 : 2);
         words[2 * h][r] = (word << 4 & ~kNibbles) ^ 0x80808080u;
         words[2 * h + 1][r] = (word & ~kNibbles) ^ 0x80808080u;
       }
@@ -80,19 +70,13 @@ struct StepCodes<RR_Q4_0> : OwnSteps {
 template <>
 struct StepCodes<RR_Q4_1> : OwnAffine<20> {
   static constexpr int kBytes = 160, kGrain = 16;
-  const unsigned char* row[2];
-
-  __device__ void load(int r, const unsigned char* from, int t) {
-    OwnAffine::load(r, from, t);
-    row[r] = from + 4 + 4 * t;
-  }
 
   __device__ void codes(int quarter, unsigned (&words)[4][2]) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const unsigned word = aligned32(row[r] + 20 * (2 * quarter + h));
+        const unsigned word = aligned32(row[r] + 4 + 4 * lane + 20 * (2 * quarter + h));
         words[2 * h][r] = word & kNibbles;
         words[2 * h + 1][r] = word >> 4 & kNibbles;
       }
@@ -108,17 +92,8 @@ __device__ inline void five_bits(unsigned nibbles, unsigned fifth, int t, unsign
 
 // Codes less 16, times 8.
 template <>
-struct StepCodes<RR_Q5_0> : OwnSteps {
+struct StepCodes<RR_Q5_0> : OwnSteps<22, 8> {
   static constexpr int kBytes = 176, kGrain = 16;
-  const unsigned char* row[2];
-  int lane;
-
-  __device__ void load(int r, const unsigned char* from, int t) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) steps[r][i] = 0.125f * load_half(from + 22 * i);
-    row[r] = from;
-    lane = t;
-  }
 
   __device__ void codes(int quarter, unsigned (&words)[4][2]) const {
 #pragma unroll
@@ -138,14 +113,6 @@ struct StepCodes<RR_Q5_0> : OwnSteps {
 template <>
 struct StepCodes<RR_Q5_1> : OwnAffine<24> {
   static constexpr int kBytes = 192, kGrain = 16;
-  const unsigned char* row[2];
-  int lane;
-
-  __device__ void load(int r, const unsigned char* from, int t) {
-    OwnAffine::load(r, from, t);
-    row[r] = from;
-    lane = t;
-  }
 
   __device__ void codes(int quarter, unsigned (&words)[4][2]) const {
 #pragma unroll
@@ -167,15 +134,8 @@ __device__ inline void look_up_signed(const uint4& table, unsigned zero, unsigne
 }
 
 template <>
-struct StepCodes<RR_IQ4_NL> : OwnSteps {
+struct StepCodes<RR_IQ4_NL> : OwnSteps<18> {
   static constexpr int kBytes = 144, kGrain = 16;
-  const unsigned char* row[2];
-
-  __device__ void load(int r, const unsigned char* from, int t) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) steps[r][i] = load_half(from + 18 * i);
-    row[r] = from + 2 + 4 * t;
-  }
 
   __device__ void codes(int quarter, unsigned (&words)[4][2]) const {
 #pragma unroll
@@ -183,22 +143,17 @@ struct StepCodes<RR_IQ4_NL> : OwnSteps {
 #pragma unroll
       for (int h = 0; h < 2; ++h)
         look_up_signed(iq4_table(), 0x80808080u,
-                       even_word(row[r] + 18 * (2 * quarter + h), h ? 0 : 2), words[2 * h][r],
-                       words[2 * h + 1][r]);
+                       even_word(row[r] + 2 + 4 * lane + 18 * (2 * quarter + h), h ? 0 : 2),
+                       words[2 * h][r], words[2 * h + 1][r]);
   }
 };
 
 // The table's entries are doubled floats of E2M1, signed bytes.
 template <>
-struct StepCodes<RR_MXFP4> : OwnSteps {
+struct StepCodes<RR_MXFP4> : OwnSteps<17> {
   static constexpr int kBytes = 136, kGrain = 8;
-  const unsigned char* row[2];
 
-  __device__ void load(int r, const unsigned char* from, int t) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) steps[r][i] = mxfp4_scale(from[17 * i]);
-    row[r] = from + 1 + 4 * t;
-  }
+  __device__ float step(int r, int i) const { return mxfp4_scale(row[r][17 * i]); }
 
   __device__ void codes(int quarter, unsigned (&words)[4][2]) const {
     const uint4 table = make_uint4(0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu);
@@ -206,7 +161,7 @@ struct StepCodes<RR_MXFP4> : OwnSteps {
     for (int r = 0; r < 2; ++r)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const unsigned char* at = row[r] + 17 * (2 * quarter + h);
+        const unsigned char* at = row[r] + 1 + 4 * lane + 17 * (2 * quarter + h);
         const unsigned beyond = reinterpret_cast<uintptr_t>(at) & 3;
         const auto* word = reinterpret_cast<const unsigned*>(at - beyond);
         look_up(table, __funnelshift_r(word[0], word[1], 8 * beyond), &words[2 * h][r],
