@@ -29,7 +29,7 @@ def require_same(got: Rows, want: Rows) -> None:
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("variant", ["llama", "qwen35", "gemma3"])
+@pytest.mark.parametrize("variant", ["llama", "qwen35", "gemma3", "qwen35moe"])
 def test_company_and_cuts_change_no_bit(variant: str) -> None:
     model = tiny(variant, "cuda")
     plan = model.plan_session(512, n_seqs=4, cache_bytes=0)
