@@ -130,7 +130,7 @@ def test_its_cases_run(checkout: Checkout, backend: str) -> None:
     assert found["summary"] == {"passed": len(IDS), "failed": 0, "refused": 0, "ops": 1}
 
 
-def test_its_rows_are_checked(checkout: Checkout) -> None:
+def test_its_rows_are_checked(checkout: Checkout, all_processors: None) -> None:
     found = checkout.test_ops("--rows")
     assert found["summary"] == {"passed": len(IDS) - 1, "failed": 0, "refused": 1, "ops": 1}
     (empty,) = (row for row in found["cases"] if row["status"] == "refused")
