@@ -48,15 +48,19 @@ def decoded(model: rr.Model) -> np.ndarray:
     return np.stack([session.decode(token).copy() for token in DRAFTS])
 
 
-@pytest.mark.parametrize("rows", [2, len(DRAFTS)])
-def test_drafts_have_the_bits_of_single_tokens(
-    file: Path, rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = opened(file, monkeypatch, fuses=True)
+def check_drafts(model: rr.Model, rows: int) -> None:
+    """Drafts verified together have the logits of decoding one by one."""
     session = model.session(64, n_rs_seq=8)
     session.prefill(PROMPT)
     logits = session.verify([(0, DRAFTS[:rows])]).logits
     assert np.array_equal(logits, decoded(model)[:rows])
+
+
+@pytest.mark.parametrize("rows", [2, len(DRAFTS)])
+def test_drafts_have_the_bits_of_single_tokens(
+    file: Path, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_drafts(opened(file, monkeypatch, fuses=True), rows)
 
 
 def test_fused_or_not_is_a_matter_of_rounding(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,11 +131,7 @@ def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_drafts_of_a_mixture_have_the_bits_of_single_tokens(
     mixture: Path, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = opened(mixture, monkeypatch, fuses=True)
-    session = model.session(64, n_rs_seq=8)
-    session.prefill(PROMPT)
-    logits = session.verify([(0, DRAFTS[:rows])]).logits
-    assert np.array_equal(logits, decoded(model)[:rows])
+    check_drafts(opened(mixture, monkeypatch, fuses=True), rows)
 
 
 def test_experts_are_one_node(mixture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
