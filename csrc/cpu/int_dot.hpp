@@ -1,6 +1,8 @@
 // Integer dot products of sixteen weight rows with one activation column.
 #pragma once
 
+#include <type_traits>
+
 #include "lanes.hpp"
 
 #if defined(__SSE2__) && !defined(__AVX2__)
@@ -65,20 +67,6 @@ template <int BITS>
 constexpr bool kWords = false;
 #endif
 
-// Winograd's inner product (1968): w0 x0 + w1 x1 = (w0 + x1) (w1 + x0) - w0 w1 - x0 x1, where what
-// is taken off are sums of a row and of a column alone. It halves multiplications, of which some
-// processors with AVX2 do one in a cycle where they do three additions, and pays in tiles of more
-// columns than this.
-#if defined(__AVX512BW__)
-constexpr int kFewColumns = 8;
-#else
-constexpr int kFewColumns = 4;
-#endif
-template <int BITS>
-constexpr bool is_crossed(int columns) {
-  return kWords<BITS> && columns > kFewColumns;
-}
-
 // Bytes of a column's 32 activations.
 template <int BITS>
 constexpr int kColumnBytes = kWords<BITS> ? 64 : 32;
@@ -90,33 +78,17 @@ struct Unpacked {
   alignas(64) mutable uint8_t at[64 * COUNT];
   RR_INLINE void fetch() const { asm volatile("" : "+m"(at)); }
   RR_INLINE Bytes operator()(int i) const { return b_load(at + 64 * i); }
+  RR_INLINE Bytes even(int i) const { return b_even(b_load(at + 64 * i)); }
+  RR_INLINE Bytes odd(int i) const { return b_odd(b_load(at + 64 * i)); }
 };
 
-// Even and odd bytes of COUNT vectors of weights as 16 bits, likewise, and the sums of their
-// products.
-template <int COUNT>
-struct UnpackedWords {
-  alignas(64) mutable uint8_t at[128 * COUNT + 64];
-  RR_INLINE void fetch() const { asm volatile("" : "+m"(at)); }
-  RR_INLINE Bytes even(int i) const { return b_load(at + 128 * i); }
-  RR_INLINE Bytes odd(int i) const { return b_load(at + 128 * i + 64); }
-  RR_INLINE Bytes products() const { return b_load(at + 128 * COUNT); }
-
-  template <class Weights>
-  RR_INLINE void unpack(const Weights& w) {
-    auto products = i_splat(0);
-#pragma GCC unroll 8
-    for (int i = 0; i < COUNT; ++i) {
-      const auto wi = w(i), even = b_even(wi), odd = b_odd(wi);
-      b_store(at + 128 * i, even);
-      b_store(at + 128 * i + 64, odd);
-      products = i_add(products, i_dot_words(even, odd));
-    }
-    b_store(at + 128 * COUNT, products);
-  }
+// Weights that lie in memory one byte each.
+struct Plain {
+  const uint8_t* at;
+  RR_INLINE Bytes operator()(int i) const { return b_load(at + 64 * i); }
 };
 
-// The same as they are needed, for few columns.
+// The same as they are needed: for few columns, and where unpacking would be a copy.
 template <class Weights>
 struct Fresh {
   Weights w;
@@ -129,11 +101,7 @@ struct Fresh {
 // Weights w(0) .. w(COUNT - 1), as dots takes them for the parts of a tile of C columns.
 template <int BITS, int COUNT, int C, class Weights>
 RR_INLINE auto for_tile(const Weights& w) {
-  if constexpr (is_crossed<BITS>(C)) {
-    UnpackedWords<COUNT> all;
-    all.unpack(w);
-    return all;
-  } else if constexpr (C <= kAtOnce) {
+  if constexpr (C <= kAtOnce || std::is_same_v<Weights, Plain>) {
     return Fresh<Weights>{w};
   } else {
     Unpacked<COUNT> all;
@@ -198,27 +166,6 @@ RR_INLINE void dots_words(const Weights& w, const int8_t* x, const First& first,
       sums[c] = i_add(sums[c], i_dot_words(even, i_splat(load_int(four))));
       i_done(sums[c]);
       sums[c] = i_add(sums[c], i_dot_words(odd, i_splat(load_int(four + 4))));
-      i_done(sums[c]);
-    }
-  }
-}
-
-// From first(c) the products of x with each other were taken off already.
-template <int COUNT, int C, class First>
-RR_INLINE void dots_words(const UnpackedWords<COUNT>& w, const int8_t* x, const First& first,
-                          Ints (&sums)[C]) {
-  const Ints products = w.products();
-#pragma GCC unroll 8
-  for (int c = 0; c < C; ++c) sums[c] = i_sub(first(c), products);
-#pragma GCC unroll 8
-  for (int i = 0; i < COUNT; ++i) {
-    const Bytes even = w.even(i), odd = w.odd(i);
-#pragma GCC unroll 8
-    for (int c = 0; c < C; ++c) {
-      const int8_t* four = x + 64 * c + 8 * i;
-      const Ints a = i_add_pairs(even, i_splat(load_int(four + 4)));
-      const Ints b = i_add_pairs(odd, i_splat(load_int(four)));
-      sums[c] = i_add(sums[c], i_dot_words(a, b));
       i_done(sums[c]);
     }
   }

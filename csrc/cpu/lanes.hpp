@@ -110,9 +110,6 @@ RR_INLINE Ints i_splat(int32_t x) {
 RR_INLINE Ints i_add(Ints a, Ints b) {
   return _mm512_add_epi32(a, b);
 }
-RR_INLINE Ints i_sub(Ints a, Ints b) {
-  return _mm512_sub_epi32(a, b);
-}
 // Sums of two neighbouring products: of unsigned bytes and signed ones, saturated to 16 bits; of
 // 16 bits; of 16 bits with one.
 RR_INLINE Ints i_pairs(Bytes w, Bytes x) {
@@ -252,9 +249,6 @@ RR_INLINE Ints i_splat(int32_t x) {
 }
 RR_INLINE Ints i_add(Ints x, Ints y) {
   return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)};
-}
-RR_INLINE Ints i_sub(Ints x, Ints y) {
-  return {_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)};
 }
 RR_INLINE Ints i_pairs(Bytes w, Bytes x) {
   return {_mm256_maddubs_epi16(w.a, x.a), _mm256_maddubs_epi16(w.b, x.b)};

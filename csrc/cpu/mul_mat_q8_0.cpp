@@ -23,11 +23,7 @@ struct Q8_0 : Signed32<Q8_0> {
     }
   }
 
-  struct Codes {
-    const uint8_t* at;
-    RR_INLINE Bytes operator()(int i) const { return b_load(at + 64 * i); }
-  };
-  RR_INLINE static Codes weights(const uint8_t* unit) { return {unit}; }
+  RR_INLINE static Plain weights(const uint8_t* unit) { return {unit}; }
 };
 
 }  // namespace

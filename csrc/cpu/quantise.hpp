@@ -75,33 +75,25 @@ RR_INLINE void store_bytes(int8_t* p, i8x32 a, i8x32 b) {
 }
 
 #if defined(__AVX2__)
-// Sixteen integers as int16, even and odd ones of every four apart; returns sums of the products of
-// each even one with the next, twice.
-RR_INLINE u8x32 store_words(int8_t* p, i8x32 a, i8x32 b) {
+// Sixteen integers as int16, even and odd ones of every four apart.
+RR_INLINE void store_words(int8_t* p, i8x32 a, i8x32 b) {
   const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32((__m256i)a, (__m256i)b), 0xd8);
   const __m256i apart = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(words, 0xd8), 0xd8);
   memcpy(p, &apart, sizeof apart);
-  return (u8x32)_mm256_madd_epi16(apart, _mm256_shuffle_epi32(apart, 0xb1));
 }
 #endif
 
-// Sums of sixteen integers, and those of products that crossing takes off, twice.
-struct HalfSums {
-  u8x32 whole, products;
-};
-
-// 16 values times inverse, rounded to nearest even, as integers at q.
+// 16 values times inverse, rounded to nearest even, as integers at q; returns their sums.
 template <int BITS>
-RR_INLINE HalfSums quantise_half(const float* x, float inverse, int8_t* q) {
+RR_INLINE u8x32 quantise_half(const float* x, float inverse, int8_t* q) {
   const v8 rounder = v8{} + 12582912.0f;  // 1.5 * 2^23 rounds to an integer when added
   const i8x32 a = (i8x32)(load8(x) * inverse + rounder) - (i8x32)rounder;
   const i8x32 b = (i8x32)(load8(x + 8) * inverse + rounder) - (i8x32)rounder;
-  HalfSums sums = {(u8x32)a + (u8x32)b, {}};
 #if defined(__AVX2__)
-  if constexpr (kWords<BITS>) sums.products = store_words(q, a, b);
+  if constexpr (kWords<BITS>) store_words(q, a, b);
 #endif
   if constexpr (!kWords<BITS>) store_bytes(q, a, b);
-  return sums;
+  return (u8x32)a + (u8x32)b;
 }
 
 // The largest magnitude's bits among 32 values, in any of four lanes.
@@ -126,41 +118,31 @@ struct Scales {
   }
 };
 
-// Words of a block and column: the format's own, then the first of them as crossed tiles take it.
-template <class W>
-constexpr int word_count() {
-  return W::kExtras + (is_crossed<W::kBits>(kTile) ? 1 : 0);
-}
-
 // Blocks at[0 .. 3] of one row to the places to[0 .. 3] of column c in a tile of `width` columns.
 template <class W>
 RR_INLINE void quantise_four(const float* const (&at)[4], uint8_t* const (&to)[4], int64_t width,
                              int64_t c) {
   constexpr int kBytes = kColumnBytes<W::kBits>;
-  u4x32 part[4], low[4], high[4], products[4];
+  u4x32 part[4], low[4], high[4];
   for (int i = 0; i < 4; ++i) part[i] = peak_bits(at[i]);
   const Scales s(across(part, Largest()));
   for (int i = 0; i < 4; ++i) {
     int8_t* q = reinterpret_cast<int8_t*>(to[i]) + kBytes * c;
-    const HalfSums a = quantise_half<W::kBits>(at[i], s.inverse[i], q);
-    const HalfSums b = quantise_half<W::kBits>(at[i] + 16, s.inverse[i], q + kBytes / 2);
-    low[i] = fold(W::kHalves ? a.whole : a.whole + b.whole, Sum());
-    if (W::kHalves) high[i] = fold(b.whole, Sum());
-    products[i] = fold(a.products + b.products, Sum());
+    const u8x32 a = quantise_half<W::kBits>(at[i], s.inverse[i], q);
+    const u8x32 b = quantise_half<W::kBits>(at[i] + 16, s.inverse[i], q + kBytes / 2);
+    low[i] = fold(W::kHalves ? a : a + b, Sum());
+    if (W::kHalves) high[i] = fold(b, Sum());
   }
   // Where the scale is NaN the integers are any, and their sums could leave the range of int32.
   const u4x32 known = (u4x32)(s.scale == s.scale);
   const i4x32 low_sums = (i4x32)(across(low, Sum()) & known);
   const i4x32 high_sums = W::kHalves ? (i4x32)(across(high, Sum()) & known) : i4x32{};
-  constexpr int kWordCount = word_count<W>();
-  i4x32 words[kWordCount];
+  i4x32 words[W::kExtras];
   W::extras(s.scale, low_sums, high_sums, words);
-  if (kWordCount > W::kExtras)
-    words[W::kExtras] = words[0] - ((i4x32)(across(products, Sum()) & known) >> 1);
   for (int i = 0; i < 4; ++i) {
     const float scale = s.scale[i];
     memcpy(to[i] + kBytes * width + 4 * c, &scale, sizeof scale);
-    for (int e = 0; e < kWordCount; ++e) {
+    for (int e = 0; e < W::kExtras; ++e) {
       const int32_t word = words[e][i];
       memcpy(to[i] + (kBytes + 4 + 4 * e) * width + 4 * c, &word, sizeof word);
     }
@@ -172,7 +154,7 @@ RR_INLINE void quantise_four(const float* const (&at)[4], uint8_t* const (&to)[4
 // high): of sums over a block's halves if kHalves is set, else low is the sum over all of it.
 template <class W>
 struct Columns {
-  static constexpr int64_t kRecord = kColumnBytes<W::kBits> + 4 + 4 * word_count<W>();
+  static constexpr int64_t kRecord = kColumnBytes<W::kBits> + 4 + 4 * W::kExtras;
   const rr_tensor& x;
   uint8_t* memory;
   int64_t first, n, blocks;
@@ -220,8 +202,7 @@ struct XBlock {
   }
   RR_INLINE float scale(int c) const { return load_float(at + kBytes * C + 4 * c); }
   RR_INLINE int32_t word(int e, int c) const {
-    const int at_word = is_crossed<W::kBits>(C) ? W::kExtras : e;
-    return load_int(at + (kBytes + 4 + 4 * at_word) * C + 4 * c);
+    return load_int(at + (kBytes + 4 + 4 * e) * C + 4 * c);
   }
   RR_INLINE float number(int e, int c) const {
     return load_float(at + (kBytes + 4 + 4 * e) * C + 4 * c);
