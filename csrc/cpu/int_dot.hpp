@@ -82,13 +82,13 @@ struct Unpacked {
   RR_INLINE Bytes odd(int i) const { return b_odd(b_load(at + 64 * i)); }
 };
 
-// Weights that lie in memory one byte each.
+// Weights that lie in memory one byte each: nothing to unpack.
 struct Plain {
   const uint8_t* at;
   RR_INLINE Bytes operator()(int i) const { return b_load(at + 64 * i); }
 };
 
-// The same as they are needed: for few columns, and where unpacking would be a copy.
+// The same as they are needed, for few columns.
 template <class Weights>
 struct Fresh {
   Weights w;
@@ -98,10 +98,15 @@ struct Fresh {
   RR_INLINE Bytes odd(int i) const { return b_odd(w(i)); }
 };
 
+// Up to how many columns weights are unpacked as they are needed: for those whose unpacking needs
+// many registers, fewer.
+template <class Weights>
+constexpr int kFreshColumns = std::is_same_v<Weights, Plain> ? kTile : kAtOnce;
+
 // Weights w(0) .. w(COUNT - 1), as dots takes them for the parts of a tile of C columns.
 template <int BITS, int COUNT, int C, class Weights>
 RR_INLINE auto for_tile(const Weights& w) {
-  if constexpr (C <= kAtOnce || std::is_same_v<Weights, Plain>) {
+  if constexpr (C <= kFreshColumns<Weights>) {
     return Fresh<Weights>{w};
   } else {
     Unpacked<COUNT> all;
@@ -149,7 +154,11 @@ RR_INLINE void dots_bytes(const Weights& w, const int8_t* x, const First& first,
       }
     }
 #pragma GCC unroll 8
-    for (int c = 0; c < C; ++c) sums[c] = i_add(i == 0 ? first(c) : sums[c], i_widen(pairs[c]));
+    for (int c = 0; c < C; ++c) {
+      sums[c] = i_add(i == 0 ? first(c) : sums[c], i_widen(pairs[c]));
+      // Where registers are few, sums of two runs that are joined at the end wait on the stack.
+      if constexpr (kAtOnce < kTile) i_done(sums[c]);
+    }
   }
 }
 

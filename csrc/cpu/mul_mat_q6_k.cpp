@@ -62,6 +62,11 @@ struct Q6_K : SignedK<Q6_K> {
   }
 };
 
+#if defined(__AVX2__) && !defined(__AVX512BW__) && !defined(__AVXVNNI__)
+template <>
+constexpr int kFreshColumns<Q6_K::Sixes> = 2;
+#endif
+
 }  // namespace
 
 RR_QUANTISED_PRODUCT(Q6_K)
