@@ -43,6 +43,13 @@ constexpr int kTile = 8, kAtOnce = 4;
 constexpr int kTile = 4, kAtOnce = 4;
 #endif
 
+// Whether there is AVX2 and nothing that multiplies and adds bytes at once.
+#if defined(__AVX2__) && !defined(__AVX512BW__) && !defined(__AVXVNNI__)
+constexpr bool kAvx2Alone = true;
+#else
+constexpr bool kAvx2Alone = false;
+#endif
+
 // Columns kFirst .. kFirst + kN - 1 of a tile.
 template <int FIRST, int N>
 struct Part {

@@ -62,10 +62,8 @@ struct Q6_K : SignedK<Q6_K> {
   }
 };
 
-#if defined(__AVX2__) && !defined(__AVX512BW__) && !defined(__AVXVNNI__)
 template <>
-constexpr int kFreshColumns<Q6_K::Sixes> = 2;
-#endif
+constexpr int kFreshColumns<Q6_K::Sixes> = kAvx2Alone ? 2 : kAtOnce;
 
 }  // namespace
 

@@ -18,7 +18,8 @@ constexpr int64_t kColumns = 256;     // rows of x that are quantised and used a
 constexpr int64_t kPairs = 1024;      // the same of mul_mat_id
 constexpr int64_t kManyColumns = 32;  // above: chunks outside, groups inside
 static_assert(kSegmentColumns <= kColumns);
-constexpr int64_t kNear = 8192, kFar = 32768;  // bytes that weights are asked for in advance
+// Bytes that weights are asked for in advance. Processors that have AVX2 alone have smaller caches.
+constexpr int64_t kNear = kAvx2Alone ? 2048 : 8192, kFar = kAvx2Alone ? 16384 : 32768;
 // Bytes of weights and values of x below which one thread finishes the product before two threads
 // could synchronise.
 constexpr int64_t kSmallWeight = 1 << 16, kSmallRows = 1 << 15;
