@@ -1,8 +1,6 @@
 // Integer dot products of sixteen weight rows with one activation column.
 #pragma once
 
-#include <type_traits>
-
 #include "lanes.hpp"
 
 #if defined(__SSE2__) && !defined(__AVX2__)
@@ -95,7 +93,7 @@ struct Plain {
   RR_INLINE Bytes operator()(int i) const { return b_load(at + 64 * i); }
 };
 
-// The same as they are needed, for few columns.
+// Weights that each part takes from where they lie.
 template <class Weights>
 struct Fresh {
   Weights w;
@@ -105,10 +103,12 @@ struct Fresh {
   RR_INLINE Bytes odd(int i) const { return b_odd(w(i)); }
 };
 
-// Up to how many columns weights are unpacked as they are needed: for those whose unpacking needs
-// many registers, fewer.
+// Up to how many columns weights are taken as they are needed: fewer where unpacking them needs
+// many registers, all where there is nothing to unpack and so nothing to copy.
 template <class Weights>
-constexpr int kFreshColumns = std::is_same_v<Weights, Plain> ? kTile : kAtOnce;
+constexpr int kFreshColumns = kAtOnce;
+template <>
+constexpr int kFreshColumns<Plain> = kAvx2Alone ? kTile : kAtOnce;
 
 // Weights w(0) .. w(COUNT - 1), as dots takes them for the parts of a tile of C columns.
 template <int BITS, int COUNT, int C, class Weights>
