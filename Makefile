@@ -22,7 +22,7 @@ CUDA := $(if $(filter 1,$(RIVERRUN_CUDA)),ON,$(RIVERRUN_CUDA))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-PHONY_TESTS := test test-full test-asan test-cuda test-emulated
+PHONY_TESTS := test test-full test-asan test-aarch64 test-cuda test-emulated
 .PHONY: help run $(PHONY_TESTS) check lint stub stub-check docs docs-check support support-cuda emulated bench build clean FORCE
 
 help:
@@ -30,6 +30,7 @@ help:
 	@echo "make test        install, and run the test suite (ARGS='tests/ops -k rope')"
 	@echo "make test-full   the same with long-running cases and published models of 250 and 100 MB"
 	@echo "make test-asan   every case of every op under sanitizers"
+	@echo "make test-aarch64  the same, compiled for aarch64 and emulated (ARGS='mul_mat rope')"
 	@echo "make test-cuda   install with CUDA kernels, and run the tests that need a card"
 	@echo "make test-emulated  the same tests with the kernels emulated on the processor"
 	@echo "make check       formatting, lints, types, generated files, fast tests"
@@ -62,6 +63,10 @@ test-asan: $(VENV)/.installed $(VENV)/.testing
 	    $(BIN)/python tests/run_cases.py && \
 	    $(BIN)/pytest -q tests/backends/test_mul_mat_cpu.py -k finite </dev/null ) || exit 1; \
 	done
+
+# Every case of every op with the kernels compiled for another processor, under qemu.
+test-aarch64: $(VENV)/.installed $(VENV)/.testing
+	VENV=$(CURDIR)/$(VENV) tools/test_aarch64.sh $(ARGS)
 
 # Kernels for the cards that the CUDA toolkit finds here ("native"), or for CUDA_ARCHITECTURES.
 CUDA_ARCHITECTURES ?= native

@@ -74,7 +74,7 @@ float chains_base(int64_t rounds) {
 }
 
 // Whether instructions of a level whose name begins so may be used. Levels are sets that grow.
-bool usable_level(const char* prefix) {
+[[maybe_unused]] bool usable_level(const char* prefix) {
   for (const std::string& isa : usable_isas())
     if (isa.rfind(prefix, 0) == 0) return true;
   return false;
