@@ -36,6 +36,7 @@ from .native import PLAIN, NativeBackend, NativePlan
 GRAPHS = "RIVERRUN_CUDA_GRAPHS"  # 0: launch every kernel anew in every run
 OVERLAP = "RIVERRUN_CUDA_OVERLAP"  # 0: a kernel begins when the one before it has ended
 PROMPT_CHUNK = 2048  # fewer tokens leave multiprocessors idle in a model's smaller products
+ROWS8 = 2  # layout: weights packed by eight rows
 OLDEST = 8  # major compute capability: kernels use bf16 products and copies in the background
 _BUILD = (
     "install riverrun with its CUDA kernels: pip install . -C cmake.define.RIVERRUN_CUDA=ON, "
@@ -128,6 +129,13 @@ def _open_card(index: int) -> Any:
         raise BackendError(why)
     with cuda_errors():
         return _cuda.Card(index)
+
+
+def _reads_packed(index: int) -> bool:
+    """Whether the card's kernels of steps and of prompts both read weights packed by eight rows:
+    the latter need compute capability 9.0 and code for its own features."""
+    card, built_for = cards()[index], _cuda.architectures
+    return (card["major"], card["minor"]) == (9, 0) and ("90a" in built_for or emulated())
 
 
 def free_bytes(index: int) -> int:
@@ -336,11 +344,13 @@ class CudaBackend(NativeBackend):
     environment's RIVERRUN_CUDA_GRAPHS says. Raises BackendError without CUDA kernels, driver or
     card, and for a card that the kernels were not built for."""
 
-    packed_layouts = ()
+    # A table that were plain in one plan and packed in another would be on the card twice.
+    packs_tables = True
 
     def __init__(self, index: int = 0, graphs: bool | None = None) -> None:
         self.card = _open_card(index)
         self.module = _cuda
+        self.packed_layouts = (ROWS8,) if _reads_packed(index) else ()
         self.name = name_of(index)
         self.graphs = os.environ.get(GRAPHS, "1") != "0" if graphs is None else graphs
         self.overlap = os.environ.get(OVERLAP, "1") != "0"

@@ -18,7 +18,7 @@ from ..graph import HostTensor, TensorSpec
 from ..graph.errors import BackendError
 from .base import Index, KeptParts, Parts, Pools, Weights
 from .cuda_kept import KeptMemory, KeptPart
-from .native import PLAIN, packed
+from .native import PLAIN, Packing
 
 ALIGN = 256
 
@@ -221,6 +221,19 @@ def require_free(card: Any, wanted: int, what: str, remedy: str) -> None:
         )
 
 
+def _write_packed(memory: Any, packing: Packing) -> None:
+    """Piece by piece, through host memory of one."""
+    piece = np.empty(0, np.uint8)
+
+    def room(_: int, size: int) -> np.ndarray:
+        nonlocal piece
+        piece = piece[:size] if size <= piece.size else np.empty(size, np.uint8)
+        return piece
+
+    for at in packing.pack(room):
+        memory.write(at, piece)
+
+
 class CudaWeights(Weights):
     """Weights in device memory, each copied there once, when a plan first needs it."""
 
@@ -238,10 +251,13 @@ class CudaWeights(Weights):
         return self.once((name, layout), lambda: self._copied(self.tensors[name], layout))
 
     def _copied(self, tensor: HostTensor, layout: int) -> Any:
-        raw = tensor.raw if layout == PLAIN else packed(_cuda, tensor, layout)
+        packing = None if layout == PLAIN else Packing(_cuda, tensor, layout)
         with cuda_errors():
-            memory = _cuda.CardMemory(self.card, raw.nbytes)
-            memory.write(0, raw)
+            memory = _cuda.CardMemory(self.card, (packing or tensor.raw).nbytes)
+            if packing is None:
+                memory.write(0, tensor.raw)
+            else:
+                _write_packed(memory, packing)
             memory.constant = True
         self.moved(tensor.spec.nbytes)
         return memory

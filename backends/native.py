@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from abc import abstractmethod
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,24 +41,52 @@ def _describe(spec: TensorSpec | None, layout: int = PLAIN) -> tuple[Any, ...] |
     return type_id(spec.dtype), layout, spec.shape, spec.byte_strides
 
 
-def packed(module: Any, tensor: HostTensor, layout: int) -> np.ndarray:
-    """A weight in a packed layout, one matrix (the last two axes) after the other.
+@dataclass
+class Packing:
+    """A weight's way into a packed layout, one matrix (the last two axes) after the other, in
+    pieces of some MiB."""
 
-    Of a mapped file, what was packed leaves memory piece by piece, so that no weight is there
-    twice."""
-    *lead, rows, cols = tensor.spec.shape
-    count, kind = math.prod(lead), type_id(tensor.spec.dtype)
-    size = module.packed_bytes(kind, layout, rows, cols)
-    made = aligned(count * size, filled=True)
-    to, seen = 0, 0
-    for at, n in _pieces(count, rows, tensor.spec.nbytes):
-        start, end = (tensor.spec.nbytes * i // (count * rows) for i in (at, at + n))
-        taken = module.packed_bytes(kind, layout, n, cols)
-        module.pack(kind, layout, tensor.raw[start:end], made[to : to + taken], n, cols)
-        to += taken
-        if tensor.give_back and (end - seen >= _PIECE or to == made.nbytes):
-            tensor.give_back(tensor.raw[seen:end])
-            seen = end
+    module: Any
+    tensor: HostTensor
+    layout: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all of it."""
+        *lead, rows, _ = self.tensor.spec.shape
+        return math.prod(lead) * self._bytes(rows)
+
+    def pack(self, room: Callable[[int, int], np.ndarray]) -> Iterator[int]:
+        """Pack each piece into what `room` gives for its place and its bytes; its place, once it
+        is there.
+
+        Of a mapped file, what was packed leaves memory piece by piece, so that no weight is there
+        twice."""
+        spec, (*lead, rows, cols) = self.tensor.spec, self.tensor.spec.shape
+        count, kind = math.prod(lead), type_id(spec.dtype)
+        raw, give_back = self.tensor.raw, self.tensor.give_back
+        to, seen, whole = 0, 0, self.nbytes
+        for at, n in _pieces(count, rows, spec.nbytes):
+            start, end = (spec.nbytes * i // (count * rows) for i in (at, at + n))
+            taken = self._bytes(n)
+            self.module.pack(kind, self.layout, raw[start:end], room(to, taken), n, cols)
+            yield to
+            to += taken
+            if give_back and (end - seen >= _PIECE or to == whole):
+                give_back(raw[seen:end])
+                seen = end
+
+    def _bytes(self, rows: int) -> int:
+        kind, cols = type_id(self.tensor.spec.dtype), self.tensor.spec.shape[-1]
+        return int(self.module.packed_bytes(kind, self.layout, rows, cols))
+
+
+def packed(module: Any, tensor: HostTensor, layout: int) -> np.ndarray:
+    """A weight in a packed layout."""
+    packing = Packing(module, tensor, layout)
+    made = aligned(packing.nbytes, filled=True)
+    for _ in packing.pack(lambda at, size: made[at : at + size]):
+        pass
     return made
 
 
@@ -151,6 +179,7 @@ class NativeBackend(Backend):
     module: Any  # the extension module
     table: Any  # its table of kernels
     packed_layouts: Sequence[int] = ()  # that constants are offered in before the plain one
+    packs_tables = False  # whether those of which single rows are read are offered so, too
 
     @abstractmethod
     def native_plan(self, steps: list[tuple[Any, ...]], n_buffers: int) -> Any:
@@ -185,8 +214,9 @@ class NativeBackend(Backend):
         """The kernel for a node, and how it reads it.
 
         Constants are offered packed first, then as they are in the file; those of which a run
-        reads single rows packed only where their name and layout are among `packed`. exact:
-        kernels that are not row-exact only where no other takes the node."""
+        reads single rows packed only where their name and layout are among `packed`, unless the
+        backend packs tables. exact: kernels that are not row-exact only where no other takes the
+        node."""
         why = ""
         for layouts in self._layouts(node, packed):
             inputs = [_describe(s, at) for s, at in zip(node.input_specs(), layouts, strict=True)]
@@ -208,7 +238,8 @@ class NativeBackend(Backend):
                 if value is None or value.node.op.name != "constant":
                     continue
                 name = names[min(i, len(names) - 1)]
-                if name in node.op.looked_up and (value.node.name, layout) not in read:
+                looked_up = name in node.op.looked_up and not self.packs_tables
+                if looked_up and (value.node.name, layout) not in read:
                     continue
                 if name in node.op.constants and value.spec.rank in (2, 3):
                     kind = type_id(value.dtype)

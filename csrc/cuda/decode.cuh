@@ -41,6 +41,10 @@ RR_BLOCK(RR_MXFP4, 32, 17)
 
 #undef RR_BLOCK
 
+// Bytes of 256 values, which weights in RR_LAYOUT_ROWS8 keep together.
+template <uint32_t dtype>
+constexpr int kBytesOf256 = 256 / Block<dtype>::values * Block<dtype>::bytes;
+
 // A dtype as a constant.
 template <uint32_t dtype>
 struct Type {

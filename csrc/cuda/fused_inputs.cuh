@@ -106,7 +106,7 @@ __device__ inline void load_blocks(const float* from, int64_t blocks, float (&v)
   }
 }
 
-// The factor of a row that lies in blocks as above: block after block, whatever the warps. sums:
+// The factor of a row that lies in blocks as above, in an order that is its width's. sums:
 // shared, of as many T as there are blocks.
 template <int warps, int most, typename T>
 __device__ inline bool row_factor(const float (&v)[most][8], int64_t blocks, const RmsFactor& of,
@@ -121,7 +121,8 @@ __device__ inline bool row_factor(const float (&v)[most][8], int64_t blocks, con
   }
   __syncthreads();
   T total = 0;
-  for (int64_t block = 0; block < blocks; ++block) total += sums[block];
+  for (int block = threadIdx.x % kWarp; block < blocks; block += kWarp) total += sums[block];
+  for (int step = kWarp / 2; step > 0; step /= 2) total += __shfl_xor_sync(kAllLanes, total, step);
   return of(total, factor);
 }
 
@@ -135,23 +136,23 @@ struct NormSums {
 struct NormRow {
   const float *x, *delta;  // delta: null for none
   float* sum;              // where x + delta goes, or null
-  int64_t blocks;          // of 256 values
   RmsFactor factor;
 };
 
 // x + delta, normalised and times weight, by all threads of a block, as row `row` of `out`.
 template <int warps, int most>
 __device__ inline void write_norm_row(const NormRow& in, const float (&weight)[most][8],
-                                      unsigned char* out, int64_t row, NormSums& sums) {
+                                      const StepRows& out, int64_t row, NormSums& sums) {
+  const int64_t blocks = out.blocks;
   float v[most][8] = {};
-  load_blocks<warps, most>(in.x, in.blocks, v);
+  load_blocks<warps, most>(in.x, blocks, v);
   if (in.delta) {
     float delta[most][8];
-    load_blocks<warps, most>(in.delta, in.blocks, delta);
+    load_blocks<warps, most>(in.delta, blocks, delta);
 #pragma unroll
     for (int i = 0; i < most; ++i) {
       const int64_t block = threadIdx.x / kWarp + i * warps;
-      if (block >= in.blocks) break;
+      if (block >= blocks) break;
 #pragma unroll
       for (int k = 0; k < 8; ++k) v[i][k] += delta[i][k];
       if (in.sum) store_eight(in.sum + block * kStepBlock + 8 * (threadIdx.x % kWarp), v[i]);
@@ -159,17 +160,17 @@ __device__ inline void write_norm_row(const NormRow& in, const float (&weight)[m
   }
   float factor;
   double wide = 0.0;
-  const bool small = row_factor<warps, most>(v, in.blocks, in.factor, sums.narrow, factor);
-  if (!small) row_factor<warps, most>(v, in.blocks, in.factor, sums.wide, wide);
+  const bool small = row_factor<warps, most>(v, blocks, in.factor, sums.narrow, factor);
+  if (!small) row_factor<warps, most>(v, blocks, in.factor, sums.wide, wide);
 #pragma unroll
   for (int i = 0; i < most; ++i) {
     const int64_t block = threadIdx.x / kWarp + i * warps;
-    if (block >= in.blocks) break;
+    if (block >= blocks) break;
     if (small)
       scale_eight(v[i], factor, weight[i]);
     else
       scale_eight(v[i], wide, weight[i]);
-    write_step_x(out, in.blocks, row, block, v[i]);
+    write_step_x(out, row, block, v[i]);
   }
 }
 

@@ -1,5 +1,5 @@
 // get_rows: a thread decodes 32 values of a block type, or copies as many plain ones as it loads at
-// once.
+// once. Tables of block types may be packed by eight rows.
 #include "decode.cuh"
 #include "elementwise.cuh"
 
@@ -15,7 +15,7 @@ bool decodable(const rr_tensor& table) {
     whole = table.rank == 2 && width % Of::values == 0 &&
             (width <= Of::values || table.strides[1] == Of::bytes);
   });
-  return known && whole && table.layout == RR_LAYOUT_PLAIN;
+  return known && whole && table.layout != RR_LAYOUT_ROWS16;
 }
 
 int supports(const rr_node* node, char* why, size_t size) {
@@ -23,8 +23,7 @@ int supports(const rr_node* node, char* why, size_t size) {
   if (!decodable(node->inputs[0]))
     return refuse(
         why, size,
-        "table needs to be a matrix of dense rows in whole blocks, of a type that decodes "
-        "and in the file's own order");
+        "table needs to be a matrix of dense rows in whole blocks, of a type that decodes");
   if (ids.dtype != RR_I32) return refuse(why, size, "ids need to be i32");
   if (y.dtype != RR_F32 || !dense_tail(y, 1)) return refuse(why, size, "y needs dense f32 rows");
   return 1;
@@ -36,14 +35,15 @@ struct Lookup {
   char* y;
   int64_t table_rows, table_step, ids_step, y_step;  // steps in bytes
   int64_t n, width;
+  bool packed;  // by eight rows
 };
 
-// Row i of the table's rows that are looked up; null where ids[i] is not one of them.
-__device__ inline const uint8_t* table_row(const Lookup& at, int64_t i, const Check& range) {
+// The number of row i of those that are looked up; -1 where it is not one of the table's.
+__device__ inline int32_t table_row(const Lookup& at, int64_t i, const Check& range) {
   const int32_t id = *reinterpret_cast<const int32_t*>(at.ids + i * at.ids_step);
-  if (id >= 0 && id < at.table_rows) return at.table + id * at.table_step;
+  if (id >= 0 && id < at.table_rows) return id;
   report(range, i, id);
-  return nullptr;
+  return -1;
 }
 
 template <uint32_t dtype>
@@ -52,10 +52,15 @@ __global__ void __launch_bounds__(kThreads) get_blocks(Lookup at, bool quads, Ch
   const int64_t u = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const int64_t groups = at.width / 32, i = quotient(u, groups), group = u - i * groups;
   if (i >= at.n) return;
-  const uint8_t* row = table_row(at, i, range);
-  if (row == nullptr) return;
+  const int32_t row = table_row(at, i, range);
+  if (row < 0) return;
   float values[32];
-  decode32<dtype>(row, group, values);
+  if (at.packed) {
+    const int64_t eight = (row / 8 * (at.width / 256) + group / 8) * 8 + row % 8;
+    decode32<dtype>(at.table + eight * kBytesOf256<dtype>, group % 8, values);
+  } else {
+    decode32<dtype>(at.table + row * at.table_step, group, values);
+  }
   float* y = reinterpret_cast<float*>(at.y + i * at.y_step) + 32 * group;
 #pragma unroll
   for (int j = 0; j < 32; j += 4) {
@@ -85,8 +90,9 @@ __global__ void __launch_bounds__(kThreads) get_plain(Lookup at, bool quads, Che
   const int64_t u = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const int64_t units = quads ? at.width / 4 : at.width, i = quotient(u, units), k = u - i * units;
   if (i >= at.n) return;
-  const uint8_t* row = table_row(at, i, range);
-  if (row == nullptr) return;
+  const int32_t number = table_row(at, i, range);
+  if (number < 0) return;
+  const uint8_t* row = at.table + number * at.table_step;
   float* y = reinterpret_cast<float*>(at.y + i * at.y_step);
   if (quads) {
     const Quad q = reinterpret_cast<const Quad*>(row)[k];
@@ -111,7 +117,8 @@ void run(const rr_node* node, const rr_exec* exec) {
                      ids.strides[0],
                      y.strides[0],
                      y.shape[0],
-                     y.shape[1]};
+                     y.shape[1],
+                     table.layout == RR_LAYOUT_ROWS8};
   if (at.n * at.width == 0) return;
   const Check range = check(exec, "ids[%lld] is %lld, outside the table's rows");
   const bool quads = at.width % 4 == 0 && aligned(at.y, at.y_step, 16);

@@ -10,47 +10,45 @@ constexpr int kFusedThreads = 128;
 struct OwnBlock {
   int64_t row, block;
 
-  __device__ bool find(int64_t rows, int64_t blocks) {
+  __device__ bool find(const StepRows& of) {
     const int64_t at = int64_t{blockIdx.x} * (kFusedThreads / kWarp) + threadIdx.x / kWarp;
-    row = at / blocks;
-    block = at - row * blocks;
-    return row < rows;
+    row = at / of.blocks;
+    block = at - row * of.blocks;
+    return row < of.rows;
   }
 };
 
 struct GluInput {
   Act act;
   HeadRows gate, up;
-  unsigned char* out;
-  int64_t rows, blocks;
+  StepRows out;
 };
 
 __global__ void __launch_bounds__(kFusedThreads) glu_step_x(GluInput in) {
   release_short_grid();
   await_grid();
   OwnBlock own;
-  if (!own.find(in.rows, in.blocks)) return;
+  if (!own.find(in.out)) return;
   float v[8];
   glu_block(in.act, in.gate.row(own.row), in.up.row(own.row), own.block, v);
-  write_step_x(in.out, in.blocks, own.row, own.block, v);
+  write_step_x(in.out, own.row, own.block, v);
 }
 
 struct GatedNormInput {
   HeadRows x, gate;
   const float* weight;
   double eps;
-  unsigned char* out;
-  int64_t rows, blocks;
+  StepRows out;
 };
 
 __global__ void __launch_bounds__(kFusedThreads) gated_norm_step_x(GatedNormInput in) {
   release_short_grid();
   await_grid();
   OwnBlock own;
-  if (!own.find(in.rows, in.blocks)) return;
+  if (!own.find(in.out)) return;
   float v[8];
   gated_norm_block(in.x.row(own.row), in.gate.row(own.row), in.weight, in.eps, own.block, v);
-  write_step_x(in.out, in.blocks, own.row, own.block, v);
+  write_step_x(in.out, own.row, own.block, v);
 }
 
 int supports_glu(const rr_node* node, char* why, size_t size) {
@@ -77,9 +75,7 @@ void run_glu(const rr_node* node, const rr_exec* exec) {
   const GluInput in = {act_of(node),
                        head_rows(node->inputs[0]),
                        head_rows(node->inputs[1]),
-                       static_cast<unsigned char*>(exec->workspace),
-                       rows,
-                       blocks};
+                       {static_cast<unsigned char*>(exec->workspace), rows, blocks}};
   RR_LAUNCH(exec, glu_step_x, block_grid(rows, blocks), kFusedThreads, 0, in);
   launch_products(node, exec, 2);
 }
@@ -101,9 +97,7 @@ void run_gated_norm(const rr_node* node, const rr_exec* exec) {
                              head_rows(node->inputs[2]),
                              data<const float>(node->inputs[1]),
                              attr_float(node, "eps", 0.0),
-                             static_cast<unsigned char*>(exec->workspace),
-                             rows,
-                             blocks};
+                             {static_cast<unsigned char*>(exec->workspace), rows, blocks}};
   RR_LAUNCH(exec, gated_norm_step_x, block_grid(rows, blocks), kFusedThreads, 0, in);
   launch_products(node, exec, 3);
 }

@@ -374,12 +374,11 @@ size_t workspace_mma(const rr_node* node, int32_t) {
   return static_cast<size_t>(cut_mma(node, Chunk<dtype>::values).workspace());
 }
 
-// What all products of this kind ask of x, y, the weight's type and the device.
+// What all products of this kind ask of x, y, the weight's type and layout, and the device.
 template <uint32_t dtype>
-int supports_tiles(const rr_node* node, char* why, size_t size) {
+int supports_tiles(const rr_node* node, char* why, size_t size, uint32_t layout = RR_LAYOUT_PLAIN) {
   const rr_tensor &x = node->inputs[0], &w = node->inputs[1], &y = node->outputs[0];
-  if (w.dtype != dtype || w.layout != RR_LAYOUT_PLAIN)
-    return refuse(why, size, "another type of weight");
+  if (w.dtype != dtype || w.layout != layout) return refuse(why, size, "another type of weight");
   if (x.dtype != RR_F32 || !dense_tail(x, 1) || !dense_tail(y, 1))
     return refuse(why, size, "x and y need dense f32 rows");
   if (row_step(x) < 0 || row_step(y) < 0)

@@ -408,6 +408,7 @@ template <class W>
 bool whole_rows(const rr_tensor& w) {
   const int64_t k = w.shape[w.rank - 1], rows = w.shape[w.rank - 2];
   const int64_t row_bytes = k / W::kValues * W::kBytes;
+  if (w.layout != RR_LAYOUT_PLAIN) return false;
   if (k == 0 || k % W::kValues != 0 || k > INT32_MAX || rows > INT32_MAX / 2) return false;
   if (rows > 1 && w.strides[w.rank - 2] != row_bytes) return false;
   return k == W::kValues || w.strides[w.rank - 1] == W::kBytes;

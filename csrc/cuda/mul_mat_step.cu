@@ -14,32 +14,20 @@ inline int current_capability() {
   return major;
 }
 
-// Bytes of 256 values, 0 for types that the products do not take.
 template <uint32_t... dtypes>
-inline int64_t step_bytes(uint32_t dtype) {
-  int64_t bytes = 0;
-  const bool found[] = {(dtype == dtypes && (bytes = StepCodes<dtypes>::kBytes, true))...};
-  static_cast<void>(found);
-  return bytes;
-}
-
-inline int64_t step_row_bytes(const rr_tensor& w) {
-  return w.shape[1] / kStepBlock * step_bytes<RR_STEP_TYPES>(w.dtype);
+inline bool step_type(uint32_t dtype) {
+  return (... || (dtype == dtypes));
 }
 
 }  // namespace
 
 bool riverrun::step_takes(const rr_tensor& w, char* why, size_t size) {
-  const int64_t bytes = step_bytes<RR_STEP_TYPES>(w.dtype);
-  if (bytes == 0 || w.layout != RR_LAYOUT_PLAIN) return refuse(why, size, "another type of weight");
+  if (w.layout != RR_LAYOUT_ROWS8 || !step_type<RR_STEP_TYPES>(w.dtype))
+    return refuse(why, size, "another type of weight, or one that is not packed by eight rows");
   if (w.rank != 2) return refuse(why, size, "w needs to be a matrix");
   const int64_t rows = w.shape[0], k = w.shape[1];
   if (k == 0 || k % kStepBlock != 0) return refuse(why, size, "needs a multiple of 256 columns");
   if (k > kMostStepAxis || rows > kMostStepAxis) return refuse(why, size, "too large");
-  if (rows > 1 && w.strides[0] != step_row_bytes(w))
-    return refuse(why, size, "w needs dense rows of whole blocks");
-  if (reinterpret_cast<uintptr_t>(w.data) % 16 != 0)
-    return refuse(why, size, "w needs to begin at a multiple of 16 bytes");
   if (current_capability() < 9) return refuse(why, size, "needs compute capability 9.0");
   return true;
 }
@@ -54,12 +42,10 @@ void riverrun::launch_step_products(const rr_exec* exec, const StepProduct* prod
   for (int i = 0; i < count; ++i) {
     const rr_tensor& from = *products[i].w;
     if (from.shape[0] == 0) continue;
-    if (reinterpret_cast<uintptr_t>(from.data) % 16 != 0)
-      return exec->fail(exec, "a weight does not begin at a multiple of 16 bytes");
+    if (reinterpret_cast<uintptr_t>(from.data) % kCopiesApart != 0)
+      return exec->fail(exec, "a weight does not begin at a multiple of 128 bytes");
     StepWeight& w = job.weights[job.count++];
     w.data = data<const unsigned char>(from);
-    w.row_bytes = step_row_bytes(from);
-    w.end = w.data + from.shape[0] * w.row_bytes;
     w.y = products[i].y;
     w.y_row = products[i].y_row;
     w.rows = static_cast<int>(from.shape[0]);
@@ -94,7 +80,7 @@ void run_step(const rr_node* node, const rr_exec* exec) {
   if (!is_prepared(exec, x, kStepForm))
     RR_LAUNCH(exec, prepare_step_x,
               dim3(static_cast<unsigned>(blocks_for(warps, kStepXThreads / kWarp))), kStepXThreads,
-              0, rows_of(x), n, k / kStepBlock, prepared);
+              0, rows_of(x), StepRows{prepared, n, k / kStepBlock});
   const riverrun::StepProduct product = {&w, data<float>(y), step_row_values(y)};
   riverrun::launch_step_products(exec, &product, 1, prepared, n, k);
 }

@@ -1,12 +1,14 @@
 // y = x w^T for few rows of x and weights of block types on tensor cores, row-exact.
 //
 // A block takes a share of the rows of w, in units of 16, which its warps take whole or cut into
-// runs of as many blocks of 256 values; bytes come to the warp's own part of shared memory in the
-// background. Where a unit is cut, its pieces' sums meet in shared memory and are added in the
-// order of K. Where it is cut depends on the weights of the launch and on the card, not on x, so a
-// row's result depends on neither the other rows nor how many they are.
+// runs of as many blocks of 256 values. Weights are packed by eight rows (pack_rows8.cpp), so that
+// what a warp takes at a time is one bulk copy for eight rows, into its own part of shared memory.
+// Where a unit is cut, its pieces' sums meet in shared memory and are added in the order of K.
+// Where it is cut depends on the weights of the launch and on the card, not on x, so a row's result
+// depends on neither the other rows nor how many they are.
 #pragma once
 
+#include "ahead.cuh"
 #include "step_fetch.cuh"
 #include "step_x.cuh"
 
@@ -18,66 +20,27 @@ struct StepSums {
   float at[Shape::tiles][2] = {};
 };
 
-// Where rows of x lie as the kernel reads them: groups of four rows, or the `rows` that there are.
-struct StepLayout {
-  int quarter, sums, scales, record;  // bytes
-
-  __host__ __device__ static StepLayout of(int rows) {
-    const int quarter = rows * 128;
-    return {quarter, 4 * quarter, 4 * quarter + rows * 32, 4 * quarter + rows * 32 + 16};
-  }
-  __device__ static StepLayout given() {
-    return {kStepQuarter, kStepSums, kStepScales, kStepRecord};
-  }
-};
-
-// Copies x to shared memory, of fewer than four rows only what they have. All threads.
-template <class Shape>
-__device__ inline StepLayout bring_x(const StepJob& job, unsigned char* own) {
-  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const bool some = Shape::tiles == 1 && job.n < kStepRows;
-  const StepLayout from = StepLayout::given(), to = some ? StepLayout::of(job.n) : from;
-  const int rows = some ? job.n : kStepRows;
-  const int groups = some ? 1 : (job.n + kStepRows - 1) / kStepRows;
-#pragma unroll 1
-  for (int i = warp; i < groups * job.blocks; i += kStepWarps) {
-    const unsigned char* source = job.x + int64_t{i} * from.record;
-    unsigned char* target = own + i * to.record;
-    const int column = lane % 8 * 16, quarter = lane / 8;
-    for (int row = 0; row < rows; ++row)
-      async_copy16(target + quarter * to.quarter + row * 128 + column,
-                   source + quarter * from.quarter + row * 128 + column);
-    if (lane < 2 * rows) async_copy16(target + to.sums + lane * 16, source + from.sums + lane * 16);
-    if (lane == kWarp - 1) async_copy16(target + to.scales, source + from.scales);
-  }
-  async_copy_commit();
-  async_copy_wait<0>();
-  __syncthreads();
-  return to;
-}
-
 // Where a lane's parts of records of x lie. Rows beyond the last are as the last of the tile, tiles
 // beyond as the first.
 template <class Shape>
 struct StepColumns {
   const unsigned char* x;
-  StepLayout layout;
+  StepRecord record;
   unsigned apart[Shape::tiles];   // bytes from the record of tile 0
   unsigned column, sums, scales;  // bytes in a record
 
-  __device__ StepColumns(const StepJob& job, int first, const unsigned char* from,
-                         const StepLayout& of)
-      : x(from), layout(of) {
+  __device__ StepColumns(const StepJob& job, int first)
+      : x(Shape::own_x ? dynamic_shared() : job.x), record(StepRecord::of(job.n)) {
     const int lane = static_cast<int>(threadIdx.x % kWarp), g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int n = 0; n < Shape::tiles; ++n) {
       const int tile = (first + n) * kStepRows < job.n ? first + n : 0;
-      apart[n] = static_cast<unsigned>(tile) * static_cast<unsigned>(job.blocks * layout.record);
+      apart[n] = static_cast<unsigned>(tile) * static_cast<unsigned>(job.blocks * record.bytes);
     }
     const int rows = min(job.n - first * kStepRows, kStepRows);
     column = static_cast<unsigned>(min(g / 2, rows - 1) * 128 + g % 2 * 64 + t * 16);
-    sums = static_cast<unsigned>(layout.sums + min(g / 2, rows - 1) * 32 + t * 8);
-    scales = static_cast<unsigned>(layout.scales + min(t, rows - 1) * 4);
+    sums = static_cast<unsigned>(record.sums + min(g / 2, rows - 1) * 32 + t * 8);
+    scales = static_cast<unsigned>(record.scales + min(t, rows - 1) * 4);
   }
 };
 
@@ -93,7 +56,7 @@ struct StepX {
 #pragma unroll
     for (int n = 0; n < Shape::tiles; ++n)
       quarters[quarter % ahead][n] = *reinterpret_cast<const uint4*>(x + at.apart[n] + at.column +
-                                                                     quarter * at.layout.quarter);
+                                                                     quarter * at.record.quarter);
   }
   template <bool minima>
   __device__ void load_others(const unsigned char* x, const StepColumns<Shape>& at) {
@@ -222,49 +185,54 @@ __device__ inline void add_step_pieces(const StepJob& job, const StepWeight& w,
   }
 }
 
-// A block's share of a weight, of which `fetch` has begun to fill `stages` stages.
+// The part of a block of 256 values of a unit's halves that is this lane's.
+template <class F>
+__device__ inline F step_codes(const unsigned char* first, const unsigned char* second) {
+  const int lane = threadIdx.x % kWarp;
+  F f;
+  f.load(0, first + lane / 4 * F::kBytes, lane % 4);
+  f.load(1, second + lane / 4 * F::kBytes, lane % 4);
+  if constexpr (F::kMatrix)
+    f.matrix = (lane / kStepHalf % 2 ? second : first) + lane % kStepHalf * F::kBytes +
+               lane / kStepUnit * 16;
+  return f;
+}
+
+// A block's share of a weight, of which `fetch` has begun to fill the ring's stages.
 template <class F, class Shape>
 __device__ inline void multiply_step_share(const StepJob& job, const StepWeight& w,
-                                           const StepShare& share,
-                                           const StepColumns<Shape>& columns, int first_tile,
-                                           StepFetch<F, Shape>& fetch, unsigned char* stages) {
-  using Stage = StepStage<F, Shape>;
+                                           const StepShare& share, int first_tile,
+                                           StepFetch<F>& fetch, StepRing& ring,
+                                           unsigned char* stages) {
+  using Stage = StepStage<F>;
   const int lane = threadIdx.x % kWarp;
+  const StepColumns<Shape> columns(job, first_tile);
   auto* slots = reinterpret_cast<float2*>(dynamic_shared() + job.own_x);
-  unsigned char *stage = stages, *last_stage = stages + (job.stages - 1) * Stage::bytes;
   StepWalk walk(share);
   bool whole = walk.block == 0;  // the unit from its beginning on
   StepSums<Shape> sums;
 #pragma unroll 1
   while (!walk.ended) {
-    const int blocks = walk.stage(share, Stage::blocks), unit = walk.unit;
-    const unsigned char* from = columns.x + int64_t{walk.block} * columns.layout.record;
-    await_stage(job.stages);
+    const int blocks = walk.stage(share, fetch.most), unit = walk.unit;
+    const unsigned char* from = columns.x + walk.block * columns.record.bytes;
+    unsigned char* stage = stages + ring.at * 2 * fetch.half;
+    const unsigned number = share.number(unit) + walk.block;
+    const unsigned char* first = stage + Stage::skew(number);
+    const unsigned char* second = stage + fetch.half + Stage::skew(number + share.blocks);
+    barrier_wait(ring.full + ring.at, ring.parity);
 #pragma unroll 1
-    for (int i = 0; i < blocks; ++i, from += columns.layout.record) {
+    for (int i = 0; i < blocks; ++i) {
       StepX<Shape> x;
 #pragma unroll
       for (int quarter = 0; quarter < StepX<Shape>::ahead; ++quarter)
         x.load(from, columns, quarter);
       if constexpr (Shape::tiles == 1) x.template load_others<F::kMinima>(from, columns);
-      F f;
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int of_unit = kStepHalf * r + lane / 4;
-        const unsigned char* bytes = stage + of_unit * Stage::pitch + i * F::kBytes;
-        if constexpr (F::kGrain < 16)
-          bytes += reinterpret_cast<uintptr_t>(w.data + (share.row(unit) + of_unit) * w.row_bytes +
-                                               int64_t{walk.block} * F::kBytes) &
-                   15;
-        f.load(r, bytes, lane % 4);
-      }
-      if constexpr (F::kMatrix)
-        f.matrix = stage + lane % kStepUnit * Stage::pitch + lane / kStepUnit * 16 + i * F::kBytes;
-      add_step_block<F, Shape>(f, from, columns, x, sums);
+      add_step_block<F, Shape>(step_codes<F>(first, second), from, columns, x, sums);
+      from += columns.record.bytes, first += Stage::block, second += Stage::block;
     }
     __syncwarp();
-    fetch.next(stage);
-    stage = stage == last_stage ? stages : stage + Stage::bytes;
+    fetch.next(stage, ring.full + ring.at);
+    ring.advance();
     walk.advance(share, blocks);
     if (walk.block != 0 && walk.left > 0) continue;
     float2* slot = slots + lane;
@@ -286,50 +254,69 @@ __device__ inline void multiply_step_share(const StepJob& job, const StepWeight&
   __syncthreads();
 }
 
-// Lets the next kernel start while this one runs.
-__device__ inline void release_at_once() {
-#if !defined(RR_EMULATE) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
 // The shares of a block one after the other. x comes to shared memory with the first.
 template <class Shape>
 struct StepBlock {
   const StepJob& job;
   int first_tile = static_cast<int>(blockIdx.y) * Shape::tiles;
   bool begun = false;
-  const unsigned char* x = nullptr;
-  StepLayout layout = {};
+  uint64_t* barriers;  // one of x, then those of each warp's stages
+  unsigned char* stages;
+  StepRing ring;
+
+  __device__ explicit StepBlock(const StepJob& of)
+      : job(of),
+        barriers(reinterpret_cast<uint64_t*>(dynamic_shared() + of.own_x + Shape::sums)),
+        stages(apart(reinterpret_cast<unsigned char*>(barriers) + kBarriers)),
+        ring{barriers + 1 + threadIdx.x / kWarp * kMostStages, of.stages} {
+    if (threadIdx.x % kWarp == 0) {
+      for (int s = 0; s < job.stages; ++s) barrier_init(ring.full + s, 1);
+      if (threadIdx.x == 0) barrier_init(barriers, 1);
+      barriers_made();
+    }
+    __syncthreads();
+  }
+
+  // Bytes of barriers in shared memory.
+  static constexpr int kBarriers = (1 + kStepWarps * kMostStages) * 8;
+
+  // The first address from here on that bulk copies to shared memory are fast at.
+  __device__ static unsigned char* apart(unsigned char* at) {
+    return at + (-reinterpret_cast<uintptr_t>(at) & (kCopiesApart - 1));
+  }
 
   __device__ void begin() {
     if (begun) return;
     begun = true;
     await_grid();
-    x = job.own_x ? dynamic_shared() : job.x;
-    layout = job.own_x ? bring_x<Shape>(job, dynamic_shared()) : StepLayout::given();
+    if constexpr (Shape::own_x) {
+      if (threadIdx.x == 0) {
+        barrier_expect(barriers, static_cast<unsigned>(job.own_x));
+        bulk_copy(dynamic_shared(), job.x, static_cast<unsigned>(job.own_x), barriers);
+      }
+      barrier_wait(barriers, 0);
+    }
   }
 
   template <class F>
   __device__ void multiply(const StepWeight& w, const StepShare& share) {
-    const int of_warp = job.stages * StepStage<F, Shape>::bytes;
-    unsigned char* stages =
-        dynamic_shared() + job.own_x + Shape::sums + threadIdx.x / kWarp * of_warp;
     if (!job.constant) begin();
-    StepFetch<F, Shape> fetch = {w, share, StepWalk(share)};
+    const int most = min(job.stage_blocks, StepStage<F>::most), half = StepStage<F>::half(most);
+    unsigned char* own = stages + threadIdx.x / kWarp * job.stages * 2 * half;
+    StepFetch<F> fetch = {w, share, most, half, StepWalk(share)};
 #pragma unroll 1
-    for (int s = 0; s < job.stages; ++s) fetch.next(stages + s * StepStage<F, Shape>::bytes);
+    for (int s = 0, at = ring.at; s < job.stages; ++s, at = ring.behind(at))
+      fetch.next(own + at * 2 * half, ring.full + at);
     begin();
-    const StepColumns<Shape> columns(job, first_tile, x, layout);
-    multiply_step_share<F, Shape>(job, w, share, columns, first_tile, fetch, stages);
+    multiply_step_share<F, Shape>(job, w, share, first_tile, fetch, ring, own);
   }
 };
 
 // Grid: shares of about the same cost, groups of rows of x.
 template <class Shape, uint32_t... dtypes>
 __global__ void __launch_bounds__(Shape::threads, 1) multiply_step(StepJob job) {
-  release_at_once();
-  StepBlock<Shape> block = {job};
+  release_all();
+  StepBlock<Shape> block(job);
   for (int i = 0; i < job.count; ++i) {
     const StepWeight& w = job.weights[i];
     const int number = static_cast<int>(blockIdx.x) - w.first;
@@ -347,31 +334,42 @@ __global__ void __launch_bounds__(Shape::threads, 1) multiply_step(StepJob job) 
   if (!block.begun) await_grid();
 }
 
-// Whether x comes to shared memory and how many stages there are. Returns bytes of shared memory.
-template <class Shape, uint32_t... dtypes>
-inline int lay_out_step(StepJob& job) {
-  constexpr int kMost = 220 * 1024, kBeyond = 16;  // bytes are read beyond the last row
-  int stage = 0;
-  for (int i = 0; i < job.count; ++i) {
-    const bool done[] = {
-        (job.weights[i].dtype == dtypes &&
-         (stage = max(stage, kStepWarps * StepStage<StepCodes<dtypes>, Shape>::bytes), true))...};
-    static_cast<void>(done);
-  }
-  const bool some = Shape::tiles == 1 && job.n < kStepRows;
-  const int64_t record = some ? StepLayout::of(job.n).record : kStepRecord;
-  const int64_t own = (some ? 1 : blocks_for(job.n, kStepRows)) * job.blocks * record;
-  const int64_t room = kMost - kBeyond - Shape::sums;
-  const bool fits = Shape::tiles <= 2 && own + 2 * stage <= room;
-  job.own_x = fits ? static_cast<int>(own) : 0;
-  job.stages = job.own_x + 3 * stage <= room ? 3 : 2;
-  return job.own_x + Shape::sums + job.stages * stage + kBeyond;
+constexpr int kMostStepShared = 226 * 1024;
+
+// Bytes of a stage of all warps.
+template <class F>
+inline int step_stage(const StepJob& job) {
+  return kStepWarps * 2 * StepStage<F>::half(min(job.stage_blocks, StepStage<F>::most));
 }
 
-// Launches for a job whose weights have these types. Each weight has blocks of its own by its cost,
-// but those that are too small for that, which share some.
+// How many stages there are, and of how many blocks: of as many as leave room for three. Returns
+// bytes of shared memory; 0 where x does not fit beside two stages.
 template <class Shape, uint32_t... dtypes>
-inline void launch_step(const rr_exec* exec, StepJob& job) {
+inline int lay_out_step(StepJob& job) {
+  constexpr int kBeyond = kCopiesApart + 16;  // bytes are read beyond the last row
+  const int64_t own = Shape::own_x ? step_x_bytes(job.n, job.blocks * kStepBlock) : 0;
+  const int64_t room = kMostStepShared - kBeyond - Shape::sums - StepBlock<Shape>::kBarriers - own;
+  job.own_x = static_cast<int>(own);
+  for (int least = 3; least >= 2; --least)
+    for (job.stage_blocks = 3; job.stage_blocks > 0; --job.stage_blocks) {
+      int stage = 0;
+      for (int i = 0; i < job.count; ++i) {
+        const bool done[] = {(job.weights[i].dtype == dtypes &&
+                              (stage = max(stage, step_stage<StepCodes<dtypes>>(job)), true))...};
+        static_cast<void>(done);
+      }
+      job.stages = static_cast<int>(min(room / stage, int64_t{kMostStages}));
+      if (job.stages >= least) return kMostStepShared - static_cast<int>(room - job.stages * stage);
+    }
+  return 0;
+}
+
+// Launches for a job whose weights have these types, and says whether it could. Each weight has
+// blocks of its own by its cost, but those that are too small for that, which share some.
+template <class Shape, uint32_t... dtypes>
+inline bool launch_step(const rr_exec* exec, StepJob& job) {
+  const int bytes = lay_out_step<Shape, dtypes...>(job);
+  if (bytes == 0) return false;
   int64_t costs[riverrun::kMostStepWeights], all = 0, halves = 0;
   for (int i = 0; i < job.count; ++i) {
     const StepWeight& w = job.weights[i];
@@ -399,12 +397,12 @@ inline void launch_step(const rr_exec* exec, StepJob& job) {
     if (small(i)) continue;
     next += w.grid, free -= w.grid, left -= costs[i];
   }
-  const int bytes = lay_out_step<Shape, dtypes...>(job);
   const dim3 grid(static_cast<unsigned>(blocks),
                   static_cast<unsigned>(blocks_for(job.n, kStepRows * Shape::tiles)));
-  allow_shared(multiply_step<Shape, dtypes...>, 224 * 1024);
+  allow_shared(multiply_step<Shape, dtypes...>, kMostStepShared);
   RR_LAUNCH(exec, (multiply_step<Shape, dtypes...>), grid, Shape::threads,
             static_cast<size_t>(bytes), job);
+  return true;
 }
 
 // Types that models mix.
@@ -419,12 +417,20 @@ inline bool all_of(const StepJob& job) {
   return all;
 }
 
+// With x in shared memory where it fits there, if it is of few rows.
+template <int tiles, uint32_t... dtypes>
+inline void launch_step_of(const rr_exec* exec, StepJob& job) {
+  if constexpr (tiles <= 2)
+    if (launch_step<StepShape<tiles, true>, dtypes...>(exec, job)) return;
+  launch_step<StepShape<tiles, false>, dtypes...>(exec, job);
+}
+
 // The kernel for weights of one type if there is but one: the more types, the slower its code.
-template <class Shape, uint32_t... dtypes>
+template <int tiles, uint32_t... dtypes>
 inline void launch_step_alone(const rr_exec* exec, StepJob& job) {
-  if ((... || (all_of<dtypes>(job) && (launch_step<Shape, dtypes>(exec, job), true)))) return;
-  if (all_of<RR_STEP_MIXED>(job)) return launch_step<Shape, RR_STEP_MIXED>(exec, job);
-  launch_step<Shape, dtypes...>(exec, job);
+  if ((... || (all_of<dtypes>(job) && (launch_step_of<tiles, dtypes>(exec, job), true)))) return;
+  if (all_of<RR_STEP_MIXED>(job)) return launch_step_of<tiles, RR_STEP_MIXED>(exec, job);
+  launch_step_of<tiles, dtypes...>(exec, job);
 }
 
 }  // namespace

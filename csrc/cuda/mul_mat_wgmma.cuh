@@ -296,10 +296,14 @@ template <uint32_t dtype, class Tiles>
 PromptJob<Tiles> prompt_job(const rr_tensor& w, void* slabs, int64_t n, float* y, int64_t y_row) {
   const int64_t m = w.shape[w.rank - 2], k = w.shape[w.rank - 1];
   PromptJob<Tiles> job{};
+  const bool packed = w.layout == RR_LAYOUT_ROWS8;
+  const int64_t bytes = k / Block<dtype>::values * Block<dtype>::bytes;
   job.w = data<const uint8_t>(w);
-  job.w_row = k / Block<dtype>::values * Block<dtype>::bytes;
-  job.w_matrix = m * job.w_row;
-  job.w_end = job.w + n_rows(w) * job.w_row;
+  job.w_eight = 8 * bytes;
+  job.w_row = packed ? kBytesOf256<dtype> : bytes;
+  job.w_skip = packed ? 7 * kBytesOf256<dtype> : 0;
+  job.w_matrix = m * bytes;
+  job.w_end = job.w + (packed ? blocks_for(m, 8) * job.w_eight : n_rows(w) * bytes);
   job.x = static_cast<uint8_t*>(slabs);
   job.slab = slab_rows(n) * kSlabBytes;
   job.x_factors = reinterpret_cast<const float*>(job.x + slab_bytes<dtype>(n, k));
@@ -338,9 +342,11 @@ size_t workspace_prompt(const rr_node* node, int32_t) {
   return static_cast<size_t>(slab_bytes<dtype>(n, k) + slab_rows(n) * 4);
 }
 
+// Weights as they are in the file, or packed by eight rows.
 template <uint32_t dtype>
 int supports_prompt(const rr_node* node, char* why, size_t size) {
-  if (!supports_tiles<dtype>(node, why, size)) return 0;
+  const bool packed = node->inputs[1].layout == RR_LAYOUT_ROWS8;
+  if (!supports_tiles<dtype>(node, why, size, packed ? RR_LAYOUT_ROWS8 : RR_LAYOUT_PLAIN)) return 0;
   if (!serves_warpgroups()) return refuse(why, size, kWarpgroupRefusal);
   if (node->inputs[1].rank != 2) return refuse(why, size, "w needs to be a matrix");
   if (kPlain<dtype> && node->inputs[1].shape[1] % 16 != 0)

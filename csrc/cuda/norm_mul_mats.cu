@@ -1,5 +1,6 @@
 // mul_mats, norm_mul_mats and add_norm_mul_mats: a launch writes what is multiplied, another has
 // all products.
+#include "ahead.cuh"
 #include "fused_inputs.cuh"
 #include "fused_products.cuh"
 
@@ -10,8 +11,7 @@ struct NormInput {
   float* sum;     // rows of K, with delta
   const float* weight;
   bool constant;  // no kernel writes weight: it can be loaded before await_grid()
-  unsigned char* out;
-  int64_t blocks;
+  StepRows out;
   RmsFactor factor;
 };
 
@@ -22,26 +22,30 @@ __global__ void __launch_bounds__(warps* kWarp) add_norm_step_x(NormInput in) {
   const int64_t row = blockIdx.x;
   float weight[most][8];
   release_short_grid();
-  if (in.constant) load_blocks<warps, most>(in.weight, in.blocks, weight);
+  fetch_ahead(row_at<const float>(in.x, row), in.out.blocks * kStepBlock * 4);
+  if (in.constant) load_blocks<warps, most>(in.weight, in.out.blocks, weight);
   await_grid();
-  if (!in.constant) load_blocks<warps, most>(in.weight, in.blocks, weight);
-  NormRow own = {row_at<const float>(in.x, row), nullptr, nullptr, in.blocks, in.factor};
+  if (!in.constant) load_blocks<warps, most>(in.weight, in.out.blocks, weight);
+  NormRow own = {row_at<const float>(in.x, row), nullptr, nullptr, in.factor};
   if (in.delta.data) {
     own.delta = row_at<const float>(in.delta, row);
-    own.sum = in.sum + row * in.blocks * kStepBlock;
+    own.sum = in.sum + row * in.out.blocks * kStepBlock;
   }
   write_norm_row<warps, most>(own, weight, in.out, row, sums);
 }
 
 constexpr int kMostNormed = kMostNormBlocks * kStepBlock;
 
-void launch_add_norm(const rr_exec* exec, const NormInput& in, int64_t rows) {
-  const dim3 grid(static_cast<unsigned>(rows));
-  if (in.blocks <= 4)
+// Blocks fit on a multiprocessor beside one of the product before, so that they begin early.
+void launch_add_norm(const rr_exec* exec, const NormInput& in) {
+  const dim3 grid(static_cast<unsigned>(in.out.rows));
+  if (in.out.blocks <= 4)
     RR_LAUNCH(exec, (add_norm_step_x<4, 1>), grid, 4 * kWarp, 0, in);
-  else if (in.blocks <= 16)
+  else if (in.out.blocks <= 16)
     RR_LAUNCH(exec, (add_norm_step_x<16, 1>), grid, 16 * kWarp, 0, in);
-  else if (in.blocks <= 32)
+  else if (in.out.blocks <= 24)
+    RR_LAUNCH(exec, (add_norm_step_x<24, 1>), grid, 24 * kWarp, 0, in);
+  else if (in.out.blocks <= 32)
     RR_LAUNCH(exec, (add_norm_step_x<16, 2>), grid, 16 * kWarp, 0, in);
   else
     RR_LAUNCH(exec, (add_norm_step_x<16, 4>), grid, 16 * kWarp, 0, in);
@@ -57,8 +61,8 @@ void run_mul_mats(const rr_node* node, const rr_exec* exec) {
   const int64_t rows = node->outputs[0].shape[0], blocks = fused_width(node) / kStepBlock;
   RR_LAUNCH(exec, prepare_step_x,
             dim3(static_cast<unsigned>(blocks_for(rows * blocks, kStepXThreads / kWarp))),
-            kStepXThreads, 0, rows_of(node->inputs[0]), rows, blocks,
-            static_cast<unsigned char*>(exec->workspace));
+            kStepXThreads, 0, rows_of(node->inputs[0]),
+            StepRows{static_cast<unsigned char*>(exec->workspace), rows, blocks});
   launch_products(node, exec, 1);
 }
 
@@ -86,10 +90,9 @@ void run_norm(const rr_node* node, const rr_exec* exec) {
   }
   in.weight = data<const float>(node->inputs[added ? 2 : 1]);
   in.constant = node->inputs[added ? 2 : 1].constant != 0;
-  in.out = static_cast<unsigned char*>(exec->workspace);
-  in.blocks = x.shape[1] / kStepBlock;
+  in.out = {static_cast<unsigned char*>(exec->workspace), x.shape[0], x.shape[1] / kStepBlock};
   in.factor = {x.shape[1], attr_float(node, "eps", 0.0)};
-  launch_add_norm(exec, in, x.shape[0]);
+  launch_add_norm(exec, in);
   if (numel(y) > 0) launch_products(node, exec, added ? 3 : 2);
 }
 

@@ -211,7 +211,7 @@ class HalfRows : public PromptRows<dtype, Tiles> {
     const uint8_t* scanned = scanned_row(tile_);
 #pragma unroll 4
     for (int c = 0; c < job.chunks; ++c)
-      bound_ = fmaxf(bound_, Halves<dtype>::bound(Halves<dtype>::head(scanned + c * kBytes)));
+      bound_ = fmaxf(bound_, Halves<dtype>::bound(Halves<dtype>::head(scanned + c * apart())));
     enter_tile();
     load();
   }
@@ -236,7 +236,8 @@ class HalfRows : public PromptRows<dtype, Tiles> {
   __device__ float factor(int r) const { return inverse_before_[r]; }
 
  private:
-  static constexpr int kBytes = Chunk<dtype>::bytes;
+  // Bytes from a row's chunk to its next one.
+  __device__ int64_t apart() const { return Chunk<dtype>::bytes + this->job_.w_skip; }
 
   // Each lane looks through one of the warp's rows of a tile.
   __device__ const uint8_t* scanned_row(int tile) const {
@@ -258,7 +259,7 @@ class HalfRows : public PromptRows<dtype, Tiles> {
   }
 
   __device__ void load() {
-    head_ = scanned_ ? Halves<dtype>::head(scanned_ + chunk_ * kBytes) : 0;
+    head_ = scanned_ ? Halves<dtype>::head(scanned_ + chunk_ * apart()) : 0;
 #pragma unroll
     for (int r = 0; r < 2; ++r)
       halves_.load(r, this->block(r), threadIdx.x % 4, inverse_of_power(inverse_[r]));

@@ -20,10 +20,13 @@ template <class Tiles>
 struct PromptJob {
   const uint8_t *w, *w_end;
   const uint8_t *gate, *gate_end;
-  int64_t w_row, w_matrix;  // bytes
-  const uint8_t* x;         // slabs
-  int64_t slab;             // bytes
-  const float* x_factors;   // of rows in f16
+  // Bytes: of eight rows, from one of them to the next, of a matrix; what to skip behind 256
+  // values.
+  int64_t w_eight, w_row, w_matrix;
+  int w_skip;
+  const uint8_t* x;        // slabs
+  int64_t slab;            // bytes
+  const float* x_factors;  // of rows in f16
   float* y;
   int64_t y_row;  // values
   int n, m, k;
@@ -127,7 +130,8 @@ class PromptRows {
     const int last = Tiles::kGated ? job_.m - 2 + row % 2 : job_.m - 1, at = min(row, last);
     const uint8_t* w = Tiles::kGated && at % 2 == 0 ? job_.gate : job_.w;
     if constexpr (Tiles::kChosen) w += tile.expert * job_.w_matrix;
-    return w + (Tiles::kGated ? at / 2 : at) * job_.w_row;
+    const int own = Tiles::kGated ? at / 2 : at;
+    return w + own / 8 * job_.w_eight + own % 8 * job_.w_row;
   }
 
   // The chunk of the lane's row number j.
@@ -147,6 +151,7 @@ class PromptRows {
         fetch_w<dtype>(w_[j], Tiles::kGated && j == 0 ? job_.gate_end : job_.w_end,
                        to + 8 * j * C::pitch, lane() % 4);
         w_[j] += C::bytes;
+        if ((chunk_ + 1) * C::values % 256 == 0) w_[j] += job_.w_skip;
       }
       if (++chunk_ == job_.chunks) {
         chunk_ = 0;

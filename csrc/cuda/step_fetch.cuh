@@ -2,6 +2,7 @@
 // come to shared memory (mul_mat_step.cuh).
 #pragma once
 
+#include "bulk_copy.cuh"
 #include "step_codes_32.cuh"
 #include "step_products.hpp"
 
@@ -10,30 +11,38 @@ namespace {
 using riverrun::StepJob;
 using riverrun::StepWeight;
 
-constexpr int kStepUnit = 16, kStepHalf = 8;  // rows of w
+constexpr int kStepUnit = 16, kStepHalf = 8;  // rows of w; those of packed weights are in eights
 
-constexpr int kStepWarps = 8;
+constexpr int kStepWarps = 8, kMostStages = 8;
+constexpr int kCopiesApart = 128;  // bytes; bulk copies to other addresses are slow
 
 // How a kernel for up to 4 * tiles rows of x is built: blocks of which an SM holds one.
-template <int tiles_>
+// own_x: whether rows of x come to shared memory.
+template <int tiles_, bool own_x_>
 struct StepShape {
   static constexpr int tiles = tiles_, threads = kStepWarps * kWarp;
-  // Of a row, that come at a time; with several tiles the room is for x.
-  static constexpr int bytes = tiles == 1 ? 640 : 320;
+  static constexpr bool own_x = own_x_;
   // Sums of a unit that a warp begins or ends within: 8 bytes a lane for each tile.
   static constexpr int slot = tiles * kWarp;  // in float2
   static constexpr int sums = 2 * kStepWarps * slot * 8;
 };
 
-// A stage of a warp's part of shared memory: some blocks of 256 values of a unit's rows, which are
-// an odd number of 16 bytes apart. Long runs of bytes are what memory reads fastest.
-template <class F, class Shape>
+// A stage of a warp's part of shared memory: some blocks of 256 values of a unit's rows, one half
+// of the unit after the other. Bytes are as far behind a multiple of kCopiesApart as in memory.
+template <class F>
 struct StepStage {
-  __host__ __device__ static constexpr int pieces_of(int blocks) {
-    return (16 - F::kGrain + blocks * F::kBytes + 15) / 16;
+  static constexpr int block = kStepHalf * F::kBytes;  // of eight rows
+  static constexpr bool skewed = block % kCopiesApart != 0;
+  static constexpr int most = F::kBytes > 216 ? 2 : 432 / F::kBytes;  // blocks, where there is room
+
+  __host__ __device__ static constexpr int half(int blocks) {
+    return (blocks * block + kCopiesApart - 1) / kCopiesApart * kCopiesApart +
+           (skewed ? kCopiesApart : 0);
   }
-  static constexpr int blocks = Shape::bytes / F::kBytes, pieces = pieces_of(blocks);
-  static constexpr int pitch = 16 * (pieces | 1), bytes = kStepUnit * pitch;
+  // Of a block of eight rows, by its number in the weight.
+  __device__ static unsigned skew(unsigned number) {
+    return skewed ? number * static_cast<unsigned>(block) % kCopiesApart : 0;
+  }
 };
 
 // What a block has of a weight: rows from `first` on, in units of 16 and at the end perhaps one of
@@ -50,6 +59,10 @@ struct StepShare {
         whole(units / kStepWarps * kStepWarps) {}
 
   __device__ int row(int unit) const { return first + unit * kStepUnit; }
+  // Of the first block of a unit, counting blocks of eight rows of 256 values.
+  __device__ unsigned number(int unit) const {
+    return static_cast<unsigned>(row(unit) / kStepHalf) * static_cast<unsigned>(blocks);
+  }
   // Of a unit's rows.
   __device__ int left(int unit) const { return min(rows - unit * kStepUnit, kStepUnit); }
   __device__ int cut_blocks() const { return (units - whole) * blocks; }
@@ -91,63 +104,47 @@ struct StepWalk {
   }
 };
 
-// What a warp fetches next.
-template <class F, class Shape>
-struct StepFetch {
-  using Stage = StepStage<F, Shape>;
-  const StepWeight& w;
-  const StepShare& share;
-  StepWalk walk;
+// A warp's stages, of which each is filled and read in turn: barriers, the stage that is read next
+// and the parity of its round. Stages of another type begin where this one's are.
+struct StepRing {
+  uint64_t* full;
+  int stages, at = 0, parity = 0;
 
-  // A piece of 16 bytes, of a row that begins at any multiple of kGrain. Memory of cards ends at
-  // multiples of 16 bytes.
-  __device__ void copy(unsigned char* target, const unsigned char* source) const {
-    if constexpr (F::kGrain < 16) {
-      source -= reinterpret_cast<uintptr_t>(source) & 15;
-      if (source >= w.end) return;
-    }
-    async_copy16(target, source);
-  }
-
-  // Of so many rows, eight lanes to each.
-  template <bool all>
-  __device__ void copy_rows(unsigned char* stage, int rows, int pieces) const {
-    constexpr int kLanes = 8, kRows = kWarp / kLanes;
-    const int lane = threadIdx.x % kWarp, row = lane / kLanes, piece = lane % kLanes;
-    const unsigned char* source = w.data + (share.row(walk.unit) + row) * w.row_bytes +
-                                  int64_t{walk.block} * F::kBytes + piece * 16;
-    unsigned char* target = stage + row * Stage::pitch + piece * 16;
-#pragma unroll
-    for (int r = 0; r < kStepUnit; r += kRows, source += kRows * w.row_bytes) {
-      if (!all && r + row >= rows) return;
-#pragma unroll
-      for (int i = 0; i < Stage::pieces; i += kLanes)
-        if (piece + i < (all ? Stage::pieces : pieces))
-          copy(target + r * Stage::pitch + 16 * i, source + 16 * i);
-    }
-  }
-
-  __device__ void next(unsigned char* stage) {
-    if (!walk.ended) {
-      const int blocks = walk.stage(share, Stage::blocks), rows = share.left(walk.unit);
-      if (blocks == Stage::blocks && rows == kStepUnit)
-        copy_rows<true>(stage, rows, Stage::pieces);
-      else
-        copy_rows<false>(stage, rows, Stage::pieces_of(blocks));
-      walk.advance(share, blocks);
-      if (walk.left == 0) walk.next(share);
-    }
-    async_copy_commit();
+  __device__ int behind(int stage) const { return stage + 1 == stages ? 0 : stage + 1; }
+  __device__ void advance() {
+    at = behind(at);
+    if (at == 0) parity ^= 1;
   }
 };
 
-// Waits for the oldest stage of so many.
-__device__ inline void await_stage(int stages) {
-  if (stages == 2)
-    async_copy_wait<1>();
-  else
-    async_copy_wait<2>();
-  __syncwarp();
-}
+// What a warp fetches next, so many blocks at a time: one lane of it.
+template <class F>
+struct StepFetch {
+  using Stage = StepStage<F>;
+  const StepWeight& w;
+  const StepShare& share;
+  int most, half;  // blocks of a stage, bytes of half a stage
+  StepWalk walk;
+
+  __device__ void next(unsigned char* stage, uint64_t* full) {
+    if (walk.ended) return;
+    const int blocks = walk.stage(share, most);
+    if (threadIdx.x % kWarp == 0) {
+      const unsigned bytes = static_cast<unsigned>(blocks * Stage::block);
+      const bool both = share.left(walk.unit) > kStepHalf;
+      barrier_expect(full, both ? 2 * bytes : bytes);
+      copy(stage, share.number(walk.unit) + walk.block, bytes, full);
+      if (both)
+        copy(stage + half, share.number(walk.unit) + share.blocks + walk.block, bytes, full);
+    }
+    walk.advance(share, blocks);
+    if (walk.left == 0) walk.next(share);
+  }
+
+ private:
+  __device__ void copy(unsigned char* to, unsigned number, unsigned bytes, uint64_t* full) const {
+    bulk_copy(to + Stage::skew(number), w.data + int64_t{number} * Stage::block, bytes, full);
+  }
+};
 
 }  // namespace

@@ -27,10 +27,9 @@ void launch_step_products(const rr_exec* exec, const StepProduct* products, int 
 
 // A weight as the kernel sees it.
 struct StepWeight {
-  const unsigned char *data, *end;
+  const unsigned char* data;
   float* y;
-  int64_t y_row;      // values
-  int64_t row_bytes;  // of w
+  int64_t y_row;  // values
   int rows;
   uint32_t dtype;
   int first, grid;  // blocks of the kernel that share it
@@ -44,7 +43,7 @@ struct StepJob {
   const unsigned char* x;
   int n, blocks;  // rows of x, blocks of 256 values of each
   int own_x;      // bytes of rows of x in shared memory, 0 where they stay where they are
-  int stages;     // 2 or 3 of each warp
+  int stages, stage_blocks;  // of each warp; blocks of 256 values in one, at most
 };
 
 // For up to 4, 8, 16 and any number of rows of x; shares and shared memory are set here.

@@ -1,11 +1,11 @@
 // Rows of x as the step products take them: integers of 14 bits with one power of two for each 256
 // values, as an upper and a lower byte each, in the order of operands of tensor cores.
 //
-// Four rows make a group, 256 values of it a record: columns 2i and 2i + 1 of a product are the
-// lower and the upper bytes of row i. For each 64 values and each column, lane t of four has 16
-// bytes: values 16s + 4t to 16s + 4t + 3 for s = 0 to 3. Behind all of them lie, for each row, the
-// sums over sub-blocks of 32 as two halves each, and the rows' powers of two. Rows that a group
-// lacks hold anything.
+// Four rows make a group, fewer rows in all a group of as many; 256 values of it are a record:
+// columns 2i and 2i + 1 of a product are the lower and the upper bytes of row i. For each 64 values
+// and each column, lane t of four has 16 bytes: values 16s + 4t to 16s + 4t + 3 for s = 0 to 3.
+// Behind all of them lie, for each row, the sums over sub-blocks of 32 as two halves each, and the
+// rows' powers of two. Rows that the last group lacks hold anything.
 #pragma once
 
 #include "matrix_f16.cuh"
@@ -13,16 +13,24 @@
 
 namespace {
 
-constexpr int kStepBlock = 256, kStepRows = 4, kStepColumns = 2 * kStepRows;
-constexpr int kStepQuarter = kStepColumns * 64;  // bytes of 64 values
-constexpr int kStepSums = 4 * kStepQuarter, kStepScales = kStepSums + kStepRows * 32;
-constexpr int kStepRecord = kStepScales + 32;
+constexpr int kStepBlock = 256, kStepRows = 4;
 constexpr int64_t kMostStepX = UINT32_MAX;  // bytes of rows: places in them are 32 bits
 constexpr float kStepSumUnit = 16.0f;       // of sums as halves
 
+// A record of groups of so many rows: bytes of 64 values, and where what is behind them lies.
+struct StepRecord {
+  int quarter, sums, scales, bytes;
+
+  // n: rows in all.
+  __host__ __device__ static constexpr StepRecord of(int64_t n) {
+    const int rows = static_cast<int>(n < kStepRows ? n : kStepRows);
+    return {128 * rows, 512 * rows, 544 * rows, 544 * rows + 16};
+  }
+};
+
 // Bytes of n rows of k values, a multiple of 256.
 [[maybe_unused]] constexpr int64_t step_x_bytes(int64_t n, int64_t k) {
-  return (n + kStepRows - 1) / kStepRows * (k / kStepBlock) * kStepRecord;
+  return (n + kStepRows - 1) / kStepRows * (k / kStepBlock) * StepRecord::of(n).bytes;
 }
 
 // Four integers of up to 8192 as lower bytes from -64 to 63 and upper bytes of units of 128.
@@ -36,10 +44,16 @@ struct TwoBytes {
   }
 };
 
-// Row `row` of k / 256 = `blocks`, values 256 `block` to 256 block + 255, of which lane l of a warp
-// has eight from 8l on. All lanes of the warp come here. A NaN or an infinity makes the scale NaN,
-// and with it every product of the row.
-__device__ inline void write_step_x(unsigned char* x, int64_t blocks, int64_t row, int64_t block,
+// Rows of k / 256 = `blocks`, and where they go.
+struct StepRows {
+  unsigned char* x;
+  int64_t rows, blocks;
+};
+
+// Row `row`, values 256 `block` to 256 block + 255, of which lane l of a warp has eight from 8l on.
+// All lanes of the warp come here. A NaN or an infinity makes the scale NaN, and with it every
+// product of the row.
+__device__ inline void write_step_x(const StepRows& to, int64_t row, int64_t block,
                                     const float (&v)[8]) {
   const int lane = threadIdx.x % kWarp, i = static_cast<int>(row % kStepRows);
   int most = 0;
@@ -63,9 +77,10 @@ __device__ inline void write_step_x(unsigned char* x, int64_t blocks, int64_t ro
   sum += __shfl_xor_sync(kAllLanes, sum, 1);
   sum += __shfl_xor_sync(kAllLanes, sum, 2);
 
-  unsigned char* record = x + (row / kStepRows * blocks + block) * kStepRecord;
+  const StepRecord of = StepRecord::of(to.rows);
+  unsigned char* record = to.x + (row / kStepRows * to.blocks + block) * of.bytes;
   unsigned char* at =
-      record + lane / 8 * kStepQuarter + 2 * i * 64 + lane % 2 * 32 + lane % 8 / 2 * 4;
+      record + lane / 8 * of.quarter + 2 * i * 64 + lane % 2 * 32 + lane % 8 / 2 * 4;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     *reinterpret_cast<unsigned*>(at + 16 * half) = words[half].low;
@@ -75,22 +90,21 @@ __device__ inline void write_step_x(unsigned char* x, int64_t blocks, int64_t ro
     // Both halves together are exact: 18 bits.
     const float units = static_cast<float>(sum) / kStepSumUnit;
     const uint16_t upper = float_to_half(units);
-    auto* sums = reinterpret_cast<uint16_t*>(record + kStepSums + i * 32 + lane / 8 * 8);
+    auto* sums = reinterpret_cast<uint16_t*>(record + of.sums + i * 32 + lane / 8 * 8);
     sums[lane / 4 % 2] = upper;
     sums[2 + lane / 4 % 2] = float_to_half(units - half_to_float(upper));
   }
-  if (lane == 0) *reinterpret_cast<float*>(record + kStepScales + i * 4) = finite ? scale : NAN;
+  if (lane == 0) *reinterpret_cast<float*>(record + of.scales + i * 4) = finite ? scale : NAN;
 }
 
 constexpr int kStepXThreads = 256;
 
 // Grid: a warp for each 256 values of each row.
-__global__ void __launch_bounds__(kStepXThreads)
-    prepare_step_x(Rows x, int64_t rows, int64_t blocks, unsigned char* out) {
+__global__ void __launch_bounds__(kStepXThreads) prepare_step_x(Rows x, StepRows to) {
   enter_grid();
   const int64_t at = int64_t{blockIdx.x} * (kStepXThreads / kWarp) + threadIdx.x / kWarp;
-  if (at >= rows * blocks) return;
-  const int64_t row = at / blocks, block = at - row * blocks;
+  if (at >= to.rows * to.blocks) return;
+  const int64_t row = at / to.blocks, block = at - row * to.blocks;
   const float* from = row_at<const float>(x, row) + block * kStepBlock + threadIdx.x % kWarp * 8;
   float v[8];
   if (reinterpret_cast<uintptr_t>(from) % 16 == 0) {
@@ -101,7 +115,7 @@ __global__ void __launch_bounds__(kStepXThreads)
 #pragma unroll
     for (int i = 0; i < 8; ++i) v[i] = from[i];
   }
-  write_step_x(out, blocks, row, block, v);
+  write_step_x(to, row, block, v);
 }
 
 }  // namespace

@@ -1,13 +1,8 @@
-// Products of warpgroups (wgmma) and what feeds them: bulk copies into shared memory that complete
-// on barriers there. They are of compute capability 9.0 alone and need code built for sm_90a;
-// elsewhere they trap, and kernels with them refuse where `serves_warpgroups` says no.
+// Products of warpgroups (wgmma). They are of compute capability 9.0 alone and need code built for
+// sm_90a; elsewhere they trap, and kernels with them refuse where `serves_warpgroups` says no.
 #pragma once
 
-#include "device.cuh"
-
-#ifdef RR_EMULATE
-#include "warpgroup.hpp"
-#endif
+#include "bulk_copy.cuh"
 
 namespace {
 
@@ -16,17 +11,11 @@ constexpr int kSlabBytes = 128;  // of one row of B that lie together: 64 values
 
 #ifdef RR_EMULATE
 
-using emulate::barrier_arrive;
-using emulate::barrier_expect;
-using emulate::barrier_init;
-using emulate::barrier_wait;
-using emulate::bulk_copy;
 using emulate::operand_at;
 using emulate::operand_behind;
 using emulate::wgmma_bf16;
 using emulate::wgmma_f16;
 
-__device__ inline void barriers_made() {}
 template <int registers>
 __device__ inline void keep_registers() {}
 template <int registers>
@@ -44,53 +33,6 @@ __device__ inline void wgmma_wait() {}
 #else
 #define RR_SM_90A(...) __trap()
 #endif
-
-__device__ inline unsigned shared_address(const void* p) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(p));
-}
-
-// A barrier is 8 bytes of shared memory; a phase of it ends when `count` arrivals have come, and
-// the bytes that were expected.
-__device__ inline void barrier_init(uint64_t* barrier, unsigned count) {
-  RR_SM_90A("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count)
-            : "memory");
-}
-
-// By the thread that made them, before the block's next __syncthreads.
-__device__ inline void barriers_made() {
-  RR_SM_90A("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-
-__device__ inline void barrier_arrive(uint64_t* barrier) {
-  RR_SM_90A("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
-
-// Arrives, and lets the phase wait for so many bytes.
-__device__ inline void barrier_expect(uint64_t* barrier, unsigned bytes) {
-  RR_SM_90A("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
-            "r"(bytes)
-            : "memory");
-}
-
-// Waits until the phase of this parity has ended: the first has parity 0, and the one before it
-// counts as ended.
-__device__ inline void barrier_wait(uint64_t* barrier, int parity) {
-  RR_SM_90A(
-      "{.reg .pred p; AGAIN: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @p bra DONE; "
-      "bra AGAIN; DONE: }" ::"r"(shared_address(barrier)),
-      "r"(parity)
-      : "memory");
-}
-
-// Bytes, a multiple of 16 at addresses that are, from global to shared memory; the barrier counts
-// them.
-__device__ inline void bulk_copy(void* to, const void* from, unsigned bytes, uint64_t* barrier) {
-  RR_SM_90A(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(shared_address(to)),
-      "l"(from), "r"(bytes), "r"(shared_address(barrier))
-      : "memory");
-}
 
 // A warpgroup gives registers back, or takes more: so many a thread, a multiple of 8. Waits until
 // there are as many.

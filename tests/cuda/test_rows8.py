@@ -1,0 +1,80 @@
+"""Weights packed by eight rows: what packing makes of them, who reads them, and that each is on the
+card once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import riverrun as rr
+from cuda_rig import backend, needs_cuda, needs_warpgroups
+from riverrun.backends import cuda
+from riverrun.backends.cuda import ROWS8
+from riverrun.backends.harness import outline, run_case
+from riverrun.backends.native import PLAIN, type_id
+from riverrun.graph.case import BoundCase, Case, bind_case, f32, ints, rand
+from riverrun.graph.dtype import dtype
+from riverrun.ops.get_rows import GetRows
+from riverrun.ops.mul_mat import MulMat
+
+TYPES = (
+    *("q4_k", "q5_k", "q6_k", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1"),
+    *("iq4_nl", "iq4_xs", "mxfp4"),
+)
+
+pytestmark = needs_cuda
+
+
+def product(of: str, n: int, m: int, k: int) -> BoundCase:
+    return bind_case(MulMat, Case(f"{of},{n}x{m}x{k}", x=f32(n, k), w=rand(of, m, k)))
+
+
+@pytest.mark.parametrize("of", TYPES)
+@pytest.mark.parametrize("rows", (8, 21))
+def test_blocks_of_eight_rows_lie_together(of: str, rows: int) -> None:
+    kind = dtype(of)
+    block = 256 // kind.block * kind.nbytes
+    plain = np.random.default_rng([rows, len(of)]).integers(0, 256, (rows, 3, block), np.uint8)
+    size = cuda._cuda.packed_bytes(type_id(kind), ROWS8, rows, 3 * 256)
+    made = np.full(size, 255, np.uint8)
+    cuda._cuda.pack(type_id(kind), ROWS8, plain.reshape(-1), made, rows, 3 * 256)
+    padded = np.zeros((-(-rows // 8) * 8, 3, block), np.uint8)
+    padded[:rows] = plain
+    expected = padded.reshape(-1, 8, 3, block).transpose(0, 2, 1, 3)
+    np.testing.assert_array_equal(made, expected.reshape(-1))
+
+
+def test_rows_that_are_not_whole_are_not_packed() -> None:
+    assert cuda._cuda.packed_bytes(type_id(dtype("q8_0")), ROWS8, 8, 96) == 0
+    assert cuda._cuda.packed_bytes(type_id(dtype("q2_k")), ROWS8, 8, 256) == 0
+
+
+@needs_warpgroups
+@pytest.mark.parametrize("of", TYPES)
+def test_prompts_read_what_steps_read(of: str) -> None:
+    """Rows of w that fill neither a tile nor eight; K of an odd number of half blocks, and more."""
+    for n, m, k in ((70, 21, 256), (65, 135, 768)):
+        case = product(of, n, m, k)
+        for kind, isa in (("step", "step"), ("prefill", "wgmma")):
+            choice = backend().choose(outline(case), exact=kind == "step")
+            assert choice.kernel is not None and choice.kernel.isa == isa, choice.why
+            assert ROWS8 in choice.layouts
+            result = run_case(backend(), case, kind=kind)
+            assert result.status == "passed", f"{kind} {result.id}: {result.why}"
+
+
+@needs_warpgroups
+@pytest.mark.parametrize("of", TYPES)
+def test_single_rows_are_read_packed(of: str) -> None:
+    case = bind_case(GetRows, Case(f"{of}", table=rand(of, 21, 512), ids=ints(20, 0, 7, 8, 13, 20)))
+    assert ROWS8 in backend().choose(outline(case)).layouts
+    result = run_case(backend(), case, kind="step")
+    assert result.status == "passed", result.why
+
+
+@needs_warpgroups
+def test_each_weight_is_on_the_card_once() -> None:
+    model = rr.load(rr.DEMO_MODEL, device="cuda")
+    list(model.generate("import os\n" * 40, max_tokens=3, temperature=0))
+    made = [key for key in model.weights._made if isinstance(key, tuple)]
+    assert len({name for name, _ in made}) == len(made)
+    assert {layout for _, layout in made} <= {PLAIN, ROWS8}
