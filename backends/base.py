@@ -397,15 +397,16 @@ class Backend(ABC):
 
 
 def prepare(graph: Graph, kind: str) -> Graph:
-    """Verify, drop dead nodes, and verify what is left. Raises GraphError."""
+    """Verify, drop dead nodes, and verify what is left. Raises GraphError, also for a graph that
+    neither has outputs nor writes states."""
     if kind not in KINDS:
         raise BackendError(f"kind should be one of {', '.join(KINDS)}, got {kind!r}")
-    if not graph.outputs:
+    verify(graph)
+    live = eliminate(graph)
+    if all(node.is_leaf for node in live.nodes) and not live.outputs:
         raise GraphError(
             f"graph {graph.name!r} has no outputs; name one with g.output(name, value)"
         )
-    verify(graph)
-    live = eliminate(graph)
     if len(live.nodes) < len(graph.nodes):
         verify(live)
     return live

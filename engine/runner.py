@@ -39,20 +39,23 @@ class Runner:
     ) -> BoundStep:
         """The step for total tokens of n_items sequences, of which `wanted` rows get logits.
 
-        hidden: it also gives the rows of all tokens after the final norm; candidates: and if more
-        than 1, so many of each row's largest logits."""
+        hidden: it also gives the rows of all tokens after the final norm; with neither it only
+        fills memory. candidates: and if more than 1, so many of each row's largest logits."""
         key = (total, n_items, wanted, hidden, kind, candidates)
         step = self._steps.get(key)
         if step is None:
             n, b = self._bucket(total, n_items, kind)
             every = wanted == total and n == token_bucket(total)
             out = n if every else wanted and min(n, token_bucket(max(wanted, b)))
-            # A graph has an output, and without logits that is the hidden rows.
             head = self.plan.options.draft_head
-            shape = StepShape(n, b, out, hidden or not out, head, candidates)
+            shape = StepShape(n, b, out, hidden, head, candidates)
             bound = self._bind_once(shape, kind, self.plan.options.program)
             step = self._steps[key] = self._storage.step(bound)
         return step
+
+    def rows(self, total: int, kind: str) -> int:
+        """Rows of the plans that passes of total tokens of one sequence run."""
+        return self._bucket(total, 1, kind)[0]
 
     def _bucket(self, total: int, n_items: int, kind: str) -> tuple[int, int]:
         """Rows and sequences that a plan for these is compiled for."""
