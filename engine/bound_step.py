@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ..backends import BoundPlan
-from ..graph.errors import RequestError
 from .buckets import MOST_PROMPT
 from .memory import HybridMemory, Part
 
@@ -85,16 +84,7 @@ class BoundStep:
     def fill_extra(self, extra: Extra) -> None:
         """Inputs that only some programs have; rows of padding become zero."""
         for name, pieces in extra.items():
-            into, at = self.bound.inputs[name], 0
-            for rows in pieces:
-                end = at + len(rows)
-                if end > len(into) or rows.shape[1:] != into.shape[1:]:
-                    raise RequestError(
-                        f"input {name!r} should have {len(into)} rows of {into.shape[1:]}, got "
-                        f"{rows.shape} behind {at}"
-                    )
-                into[at:end], at = rows, end
-            into[at:] = 0
+            self.bound.put(name, pieces)
 
 
 def _is_single(part: Part) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..backends import BoundPlan
+from ..graph.dtype import f32
 from ..models.step import StepShape
 from .bound_step import BoundStep
 from .buckets import MAX_TOKENS, TOKENS, sequence_bucket, token_bucket
@@ -77,8 +78,12 @@ class Runner:
 
     def bind(self, shape: StepShape, kind: str, program: str) -> BoundPlan:
         """A program's plan for these sizes, with this session's memory."""
-        plan = self.model.plan(shape, self.plan.capacity, kind, program)
-        return plan.bind(self.model.weights, self.pools)
+        plan, able = self.model.plan(shape, self.plan.capacity, kind, program), self.model.backend
+        more: dict[str, Any] = {}
+        if able.capabilities.places_inputs and kind == "prefill":
+            # Values for a prompt's tokens: too many to pass through another place on the host.
+            more["placed"] = [name for name, spec in plan.inputs.items() if spec.dtype is f32]
+        return plan.bind(self.model.weights, self.pools, **more)
 
     def prepare(
         self, want: str, least: int, most: int, n_items: int = 1, hidden: bool = False
