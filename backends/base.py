@@ -39,7 +39,9 @@ class Capabilities:
     threads: processor threads it computes with, None where that is no choice. prompt_chunk: the
     most tokens of a prompt in one pass of kind "prefill". prompt_exact: kernels of that kind are
     row-exact, so that a prompt gives the same bits however it is cut into passes. joins_prompts: a
-    pass over the prompts of several sequences takes less time than one for each of them."""
+    pass over the prompts of several sequences takes less time than one for each of them.
+    places_inputs: `Plan.bind` takes `placed`, names of inputs that lie in a device's memory alone,
+    and that `BoundPlan.put` sets."""
 
     on_host: bool = True
     runs_ahead: bool = False
@@ -47,6 +49,7 @@ class Capabilities:
     prompt_chunk: int = 512
     prompt_exact: bool = False
     joins_prompts: bool = False
+    places_inputs: bool = False
 
 
 Index = int | slice | tuple[int | slice, ...]
@@ -227,6 +230,16 @@ class BoundPlan(ABC):
 
         Raises BackendError when a kernel reports a failure."""
 
+    def put(self, name: str, pieces: Sequence[np.ndarray]) -> None:
+        """Set an input to the rows of arrays [n, ...] that follow one another, and rows behind
+        them to zero. The arrays stay as they are until the next run is over. Raises RequestError
+        where they do not fit."""
+        into, at = self.inputs[name], 0
+        for rows in pieces:
+            end = require_rows(name, into.shape, at, rows)
+            into[at:end], at = rows, end
+        into[at:] = 0
+
     def start(self) -> None:
         """Begin a run over all rows. Inputs stay as they are, and outputs are not read, until
         `finish`; plans on the same pools may be started meanwhile and run in order."""
@@ -397,18 +410,31 @@ class Backend(ABC):
 
 
 def prepare(graph: Graph, kind: str) -> Graph:
-    """Verify, drop dead nodes, and verify what is left. Raises GraphError."""
+    """Verify, drop dead nodes, and verify what is left. Raises GraphError, also for a graph that
+    neither has outputs nor writes states."""
     if kind not in KINDS:
         raise BackendError(f"kind should be one of {', '.join(KINDS)}, got {kind!r}")
-    if not graph.outputs:
+    verify(graph)
+    live = eliminate(graph)
+    if all(node.is_leaf for node in live.nodes) and not live.outputs:
         raise GraphError(
             f"graph {graph.name!r} has no outputs; name one with g.output(name, value)"
         )
-    verify(graph)
-    live = eliminate(graph)
     if len(live.nodes) < len(graph.nodes):
         verify(live)
     return live
+
+
+def require_rows(name: str, shape: tuple[int, ...], at: int, rows: np.ndarray) -> int:
+    """Where rows end that go into an input of this shape from `at` on. Raises RequestError where
+    they do not fit."""
+    end = at + len(rows)
+    if end > shape[0] or rows.shape[1:] != shape[1:]:
+        raise RequestError(
+            f"input {name!r} should have {shape[0]} rows of {shape[1:]}, got {rows.shape} behind "
+            f"{at}"
+        )
+    return end
 
 
 def require_weights(plan: Plan, weights: Mapping[str, HostTensor]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from ..graph import Graph, HostTensor, TensorSpec, Value
 from ..graph.dtype import DType, f32
 from ..graph.dtype import dtype as to_dtype
 from ..graph.errors import BackendError, GraphError
-from .base import BoundPlan, Capabilities, Pools, require_weights
+from .base import BoundPlan, Capabilities, Pools, require_rows, require_weights
 from .cuda_arrays import DeviceTensor, Region, borrowed, stream_handle
 from .cuda_memory import (
     ALIGN,
@@ -30,6 +30,7 @@ from .cuda_memory import (
     cuda_errors,
     require_free,
     shaped,
+    upload,
 )
 from .native import PLAIN, NativeBackend, NativePlan
 
@@ -157,19 +158,22 @@ class CudaPlan(NativePlan):
         arrays: Mapping[str, Any] | None = None,
         results: Mapping[str, Any] | None = None,
         host_outputs: bool = True,
+        placed: Collection[str] = (),
     ) -> BoundCuda:
         """Attach weights and pools, and record the CUDA graph of a run.
 
         arrays: inputs by name that are arrays on the card already, of any library that has
         __dlpack__ or __cuda_array_interface__; runs read them in place, and nothing is uploaded for
         them. results: arrays that a run copies outputs to, on the card, at its end. Both are kept.
-        host_outputs: whether runs bring outputs to the host; without, `device` has them.
+        host_outputs: whether runs bring outputs to the host; without, `device` has them. placed:
+        further inputs of which nothing is uploaded, which `put` sets.
         Raises GraphError for weights that do not fit and for pools that are not the backend's own,
         BackendError for arrays elsewhere or of another shape, type or layout."""
         require_weights(self, weights.tensors)
         if not isinstance(pools, CudaPools) or pools.card is not self.backend.card:
             raise GraphError("a plan on cuda is bound to pools that its backend's `pools` makes")
-        given = self._borrowed(arrays or {}, "input", self.inputs)
+        own = {n: self.backend.empty(self.inputs[n].shape, self.inputs[n].dtype) for n in placed}
+        given = self._borrowed({**(arrays or {}), **own}, "input", self.inputs)
         outputs = {k: v.spec for k, v in self.graph.outputs.items()}
         targets = self._borrowed(results or {}, "output", outputs)
         return BoundCuda(self, weights, pools, given, targets, host_outputs)
@@ -300,6 +304,21 @@ class BoundCuda(BoundPlan):
         place = self.plan.memory.places[value]
         return shaped(self.pools.raw(place.name), place.offset, value.spec)
 
+    def put(self, name: str, pieces: Sequence[np.ndarray]) -> None:
+        """Set an input to the rows of arrays that follow one another; what lies in pinned memory,
+        such as another plan's outputs, goes to the card from there."""
+        if name in self.inputs:
+            super().put(name, pieces)
+            return
+        spec, (memory, offset, size), at = self.plan.inputs[name], self._input_regions[name], 0
+        row = spec.storage_strides[0]
+        with cuda_errors():
+            for rows in pieces:
+                end = require_rows(name, spec.storage_shape, at, rows)
+                upload(memory, offset + at * row, np.ascontiguousarray(rows, spec.dtype.storage))
+                at = end
+            memory.fill(offset + at * row, size - at * row, 0)
+
     def start(self, stream: Any = None) -> None:
         """Put a run on a stream and return: the device's own, or one that the caller has (its
         handle, or a stream of torch or cupy). The caller's waits for what riverrun has on the
@@ -361,6 +380,7 @@ class CudaBackend(NativeBackend):
             prompt_chunk=PROMPT_CHUNK,
             prompt_exact=self.row_exact,
             joins_prompts=True,
+            places_inputs=True,
         )
 
     def native_plan(self, steps: list[tuple[Any, ...]], n_buffers: int) -> Any:

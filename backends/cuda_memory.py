@@ -279,6 +279,25 @@ class PinnedTensors:
         self.arrays = {n: shaped(raw, self.offsets[n], spec) for n, spec in specs.items()}
 
 
+def upload(memory: Any, at: int, array: np.ndarray) -> None:
+    """Copy an array without gaps to a byte of a card's memory. One that lies in pinned memory goes
+    from there when the card comes to it, and should stay as it is until then."""
+    raw, pinned = array.reshape(-1).view(np.uint8), _pinned(array)
+    if pinned is None:
+        memory.write(at, raw)
+        return
+    first = np.frombuffer(memoryview(pinned), np.uint8)
+    memory.write_later(at, pinned, raw.ctypes.data - first.ctypes.data, raw.nbytes)
+
+
+def _pinned(array: np.ndarray) -> Any:
+    """The pinned memory that an array is part of, None for others."""
+    owner: Any = array
+    while isinstance(owner, (np.ndarray, memoryview)):
+        owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
+    return owner if isinstance(owner, _cuda.PinnedMemory) else None
+
+
 def shaped(raw: np.ndarray, at: int, spec: TensorSpec) -> np.ndarray:
     """The storage of a tensor that begins at a byte of raw."""
     kind = spec.dtype.storage

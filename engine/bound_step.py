@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ..backends import BoundPlan
-from ..graph.errors import RequestError
 from .buckets import MOST_PROMPT
 from .memory import HybridMemory, Part
 
-__all__ = ["BoundStep", "Items", "Part"]
+__all__ = ["BoundStep", "Extra", "Items", "Part"]
 Items = Sequence[tuple[int, Sequence[int]]]
+# Inputs of a program by name: arrays [n, ...] whose rows, one after the other, are the tokens'.
+Extra = Mapping[str, Sequence[np.ndarray]]
 # From so many sequences on, arrays are written faster as a whole than item by item.
 MANY = 4
 _COUNT = np.arange(MOST_PROMPT, dtype=np.int32)
@@ -80,16 +81,10 @@ class BoundStep:
             self.out_rows[: len(rows)] = rows
             self.out_rows[len(rows) :] = 0
 
-    def fill_extra(self, extra: Mapping[str, np.ndarray]) -> None:
-        """Inputs that only some programs have, [n, ...] of new tokens; the rest becomes zero."""
-        for name, values in extra.items():
-            into = self.bound.inputs[name]
-            if len(values) > len(into) or values.shape[1:] != into.shape[1:]:
-                raise RequestError(
-                    f"input {name!r} should have rows of {into.shape[1:]}, got {values.shape}"
-                )
-            into[: len(values)] = values
-            into[len(values) :] = 0
+    def fill_extra(self, extra: Extra) -> None:
+        """Inputs that only some programs have; rows of padding become zero."""
+        for name, pieces in extra.items():
+            self.bound.put(name, pieces)
 
 
 def _is_single(part: Part) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..graph.errors import RequestError, SequenceLost
-from .bound_step import BoundStep, Items, Part
+from .bound_step import BoundStep, Extra, Items, Part
 from .buckets import MAX_TOKENS
 from .items import checked_ids, checked_integer
 from .memory import Reservation
@@ -55,16 +55,16 @@ class Passes:
         want: str = "last",
         hidden: bool = False,
         kind: str = "step",
-        extra: Mapping[str, np.ndarray] | None = None,
+        extra: Extra | None = None,
         candidates: int = 1,
     ) -> Pass:
         """One pass over new tokens of some sequences: [(sequence, token ids), ...]. All stay.
 
         want: "last" gives logits of each sequence's last token, in the order of items; "all" of
-        every token; "none" none. extra: inputs of the program, a row for each token; candidates:
-        more than 1 for shortlists of so many. Raises RequestError, before anything changes, for ids
-        outside the vocabulary, a full context, or more tokens than a pass takes: 512, of kind
-        "prefill" the plan's `chunk`."""
+        every token; "none" none. extra: inputs of the program by name, arrays that hold a row for
+        each token together; candidates: more than 1 for shortlists of so many. Raises RequestError,
+        before anything changes, for ids outside the vocabulary, a full context, or more tokens than
+        a pass takes: 512, of kind "prefill" the plan's `chunk`."""
         items = self._checked(items, want, self._most(kind))
         sure = [len(ids) for _, ids in items]
         for seq, _ in items:
@@ -78,7 +78,7 @@ class Passes:
         sure: Sequence[int] | None = None,
         want: str = "all",
         hidden: bool = False,
-        extra: Mapping[str, np.ndarray] | None = None,
+        extra: Extra | None = None,
     ) -> Pass:
         """One pass whose tokens are pending until `commit` says how many of them stay.
 
@@ -140,7 +140,7 @@ class Passes:
         want: str,
         hidden: bool,
         kind: str,
-        extra: Mapping[str, np.ndarray] | None = None,
+        extra: Extra | None = None,
         stay: bool = False,
         candidates: int = 1,
     ) -> Pass:
@@ -176,7 +176,7 @@ class Passes:
         batch: Sequence[Reservation],
         total: int,
         wanted: Sequence[int] = NO_TOKENS,
-        extra: Mapping[str, np.ndarray] | None = None,
+        extra: Extra | None = None,
         stay: bool = False,
     ) -> None:
         """Reserve, fill, run, and commit what is to stay; after a failure what may be half written

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..backends import BoundPlan
+from ..graph.dtype import f32
 from ..models.step import StepShape
 from .bound_step import BoundStep
 from .buckets import MAX_TOKENS, TOKENS, sequence_bucket, token_bucket
@@ -39,20 +40,23 @@ class Runner:
     ) -> BoundStep:
         """The step for total tokens of n_items sequences, of which `wanted` rows get logits.
 
-        hidden: it also gives the rows of all tokens after the final norm; candidates: and if more
-        than 1, so many of each row's largest logits."""
+        hidden: it also gives the rows of all tokens after the final norm; with neither it only
+        fills memory. candidates: and if more than 1, so many of each row's largest logits."""
         key = (total, n_items, wanted, hidden, kind, candidates)
         step = self._steps.get(key)
         if step is None:
             n, b = self._bucket(total, n_items, kind)
             every = wanted == total and n == token_bucket(total)
             out = n if every else wanted and min(n, token_bucket(max(wanted, b)))
-            # A graph has an output, and without logits that is the hidden rows.
             head = self.plan.options.draft_head
-            shape = StepShape(n, b, out, hidden or not out, head, candidates)
+            shape = StepShape(n, b, out, hidden, head, candidates)
             bound = self._bind_once(shape, kind, self.plan.options.program)
             step = self._steps[key] = self._storage.step(bound)
         return step
+
+    def rows(self, total: int, kind: str) -> int:
+        """Rows of the plans that passes of total tokens of one sequence run."""
+        return self._bucket(total, 1, kind)[0]
 
     def _bucket(self, total: int, n_items: int, kind: str) -> tuple[int, int]:
         """Rows and sequences that a plan for these is compiled for."""
@@ -74,8 +78,12 @@ class Runner:
 
     def bind(self, shape: StepShape, kind: str, program: str) -> BoundPlan:
         """A program's plan for these sizes, with this session's memory."""
-        plan = self.model.plan(shape, self.plan.capacity, kind, program)
-        return plan.bind(self.model.weights, self.pools)
+        plan, able = self.model.plan(shape, self.plan.capacity, kind, program), self.model.backend
+        more: dict[str, Any] = {}
+        if able.capabilities.places_inputs and kind == "prefill":
+            # Values for a prompt's tokens: too many to pass through another place on the host.
+            more["placed"] = [name for name, spec in plan.inputs.items() if spec.dtype is f32]
+        return plan.bind(self.model.weights, self.pools, **more)
 
     def prepare(
         self, want: str, least: int, most: int, n_items: int = 1, hidden: bool = False

@@ -138,12 +138,15 @@ class Architecture(ABC):
     def finish(
         self, s: StepGraph, x: Value, norm: str, head: Callable[[StepGraph, Value], Value]
     ) -> None:
-        """Outputs of the residual stream x [N, n_embd]: hidden rows if asked, logits where wanted.
+        """Outputs of the residual stream x [N, n_embd]: hidden rows if asked, logits where wanted;
+        with neither, what only they would need is not computed.
 
         How every program ends: one that ends otherwise gives its logits to
         StepGraph.output_logits, too. norm: the final norm's weight; head: rows after it to
         logits."""
         g, rows = s.g, s.inputs.out_rows
+        if not s.shape.hidden and not s.shape.n_out:
+            return
         if rows is not None and not s.shape.hidden:
             x, rows = g.get_rows(x, rows, name="out_rows"), None
         h = g.rms_norm(x, s.w(norm), eps=self.hp.eps, name="output_norm")

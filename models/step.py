@@ -38,7 +38,8 @@ class StepShape:
     """Static sizes of a step: flat tokens, sequences, rows that want logits.
 
     n_out == n_tokens means every row, in order; 0 asks for no logits. hidden: also give the rows
-    of all tokens after the final norm. head: logits of the draft head's tokens only. candidates:
+    of all tokens after the final norm; with neither, a pass only brings memory up to its tokens,
+    and computes nothing else. head: logits of the draft head's tokens only. candidates:
     in programs that pick their tokens, of how many of the largest logits: CANDIDATES, or 1, which
     takes the first one and is cheaper; in others more than 1 gives so many beside the logits."""
 

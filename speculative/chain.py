@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..engine.buckets import MAX_TOKENS
+from ..engine.bound_step import Extra
+from ..engine.buckets import MAX_TOKENS, MOST_PROMPT
 from ..engine.prompts import pass_kind
 from ..engine.sampler.chain import draw as draw_index
 from ..engine.sequences import Sequences
@@ -20,8 +21,8 @@ DRAFTING = 2  # the stream of random numbers that drafts are drawn from
 # Committed tokens that may wait for the next draft's first pass. More are evaluated at once, since
 # a draft that had to read a prompt first would be taken for a slow one.
 PUT_OFF = 16
-# Sizes of the passes over more: few, since each is a plan of its own.
-PIECES = (MAX_TOKENS, 128, PUT_OFF)
+# Rows of the passes over more: few, since each is a plan of its own.
+PIECES = (MOST_PROMPT, MAX_TOKENS, 128, PUT_OFF)
 # Unless no draft was asked for in so many tokens: drafting does not pay there, and reading along
 # would cost, too.
 UNASKED = 12
@@ -34,6 +35,41 @@ class Chain:
     ask: Ask
     tokens: list[int] = field(default_factory=list)
     distributions: list[Distribution] = field(default_factory=list)
+
+
+class Reader:
+    """Brings a drafter's session up to committed tokens, with plans that are there beforehand."""
+
+    def __init__(self, session: Sequences, hidden: bool) -> None:
+        """Compiles those and what drafts run, whose first pass takes along what was put off.
+        hidden: passes that give logits give hidden rows."""
+        self._session, self._hidden = session, hidden
+        session.prepare_steps(PUT_OFF, hidden)
+        most = min(session.storage.chunk, session.n_ctx)
+        self._sizes = [n for n in PIECES if n <= most] or [most]
+        for n in self._sizes:
+            session.runner.step(n, 1, 0, False, pass_kind(n))
+        self._rows = {session.runner.rows(n, pass_kind(n)) for n in self._sizes}
+
+    def piece(self, n: int, most: int) -> int:
+        """How many of n tokens the next pass should take, for at most `most` < n to be left."""
+        whole = n - n % PUT_OFF
+        if not whole:
+            return n - most
+        fits = whole <= self._sizes[0] and self._held(whole)
+        return whole if fits else next(size for size in self._sizes if size <= n)
+
+    def _held(self, n: int) -> bool:
+        return self._session.runner.rows(n, pass_kind(n)) in self._rows
+
+    def read(self, seq: int, tokens: Sequence[int], extra: Extra | None = None) -> None:
+        """A pass over a piece. extra: as `Passes.evaluate` has it."""
+        if len(tokens) < PUT_OFF:
+            # As in front of a draft: plans of so few tokens that give nothing would be more plans.
+            self._session.evaluate([(seq, tokens)], hidden=self._hidden, extra=extra)
+        else:
+            kind = pass_kind(len(tokens))
+            self._session.evaluate([(seq, tokens)], want="none", kind=kind, extra=extra)
 
 
 class ChainDrafter(Drafter):
@@ -118,19 +154,6 @@ class ChainDrafter(Drafter):
         if len(chain.tokens) < self.draft_min:
             return Draft([])
         return Draft(chain.tokens, chain.distributions if chain.ask.draw else None)
-
-
-def piece(n: int, most: int) -> int:
-    """How many of n tokens the next pass should take, for at most `most` < n to be left."""
-    return next((size for size in PIECES if size <= n), n - most)
-
-
-def prepare(session: Sequences, hidden: bool) -> None:
-    """Compile the drafter's passes: a draft's, whose first one takes along what was put off, and
-    those of short pieces."""
-    session.prepare_steps(PUT_OFF, hidden)
-    for n in PIECES[1:]:
-        session.runner.step(n, 1, 0, hidden, pass_kind(n))
 
 
 def candidates(logits: np.ndarray, temperature: float) -> Distribution:

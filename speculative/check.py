@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..engine import Model, Pass, Sampler, SamplerParams
-from ..engine.bound_step import Items
+from ..engine.bound_step import Extra, Items
 from ..engine.chooser import Chooser
 from ..engine.drafting import Entry
 from ..engine.sequences import Sequences
@@ -46,7 +46,7 @@ class Recorder(Sequences):
         want: str = "last",
         hidden: bool = False,
         kind: str = "step",
-        extra: Mapping[str, np.ndarray] | None = None,
+        extra: Extra | None = None,
         candidates: int = 1,
     ) -> Pass:
         """One pass, recorded."""
@@ -62,7 +62,7 @@ class Recorder(Sequences):
         sure: Sequence[int] | None = None,
         want: str = "all",
         hidden: bool = False,
-        extra: Mapping[str, np.ndarray] | None = None,
+        extra: Extra | None = None,
     ) -> Pass:
         """One pass, recorded."""
         found = super().verify(items, sure, want, hidden, extra)

@@ -8,10 +8,10 @@ import numpy as np
 
 from ..engine import Model
 from ..engine.buckets import MAX_TOKENS
-from ..engine.prompts import WORTH_KEEPING, pass_kind
+from ..engine.prompts import WORTH_KEEPING
 from ..engine.sequences import Sequences
 from ..graph.errors import RequestError
-from .chain import PUT_OFF, Chain, ChainDrafter, piece, prepare
+from .chain import PUT_OFF, Chain, ChainDrafter, Reader
 from .drafter import Ask, Drafter, Setup, register_drafter
 
 MOST_PADDING = 128  # ids by which the two vocabularies may differ in size
@@ -41,7 +41,7 @@ class DraftModel(ChainDrafter):
         model.backend.share_threads(target.model.backend)
         plan = model.plan_session(target.n_ctx, target.n_seqs, n_rs_seq=draft_max)
         self.session = Sequences(model, plan)
-        prepare(self.session, hidden=False)
+        self._reader = Reader(self.session, hidden=False)
         self._newest: list[int | None] = [None] * target.n_seqs  # evaluated but not observed
         self._pending: list[list[int]] = [[] for _ in range(target.n_seqs)]
 
@@ -104,8 +104,8 @@ class DraftModel(ChainDrafter):
         What is left behind a prompt can be come back to, as by `prefill`."""
         prompt = len(tokens) >= WORTH_KEEPING
         while len(tokens) > most:
-            n = piece(len(tokens), most)
-            self.session.evaluate([(seq, tokens[:n])], want="none", kind=pass_kind(n))
+            n = self._reader.piece(len(tokens), most)
+            self._reader.read(seq, tokens[:n])
             del tokens[:n]
         if prompt:
             self.session.storage.remember(seq)

@@ -5,18 +5,16 @@ memory of its own, on the target's positions. Source: Gloeckle et al. 2024; Deep
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
 
 from ..engine import Pass
 from ..engine.buckets import MAX_TOKENS
-from ..engine.prompts import pass_kind
 from ..engine.sequences import Sequences
 from ..graph.errors import RequestError
 from ..models.step import DRAFT_HEAD
-from .chain import PUT_OFF, Chain, ChainDrafter, piece, prepare
+from .chain import PUT_OFF, Chain, ChainDrafter, Reader
 from .drafter import Ask, Drafter, Setup, register_drafter
 
 HIDDEN = "hidden_in"
@@ -25,39 +23,76 @@ RECENT, MARKS = 64, 256
 
 
 class Backlog:
-    """Committed pairs of a sequence that the block has not seen, and the row of its last token."""
+    """Committed tokens of a sequence that the block has not seen, and the text's newest hidden
+    rows. A token goes with the row of the one before it, so there is always one row more than
+    tokens that wait; in front of a text it is zero."""
 
     def __init__(self, width: int) -> None:
         self.tokens: list[int] = []
-        self.rows: list[np.ndarray] = []
-        self.last = np.zeros(width, np.float32)
         self.prompt = 0  # tokens of the prompt
         self._end = 0
-        self._recent: deque[np.ndarray] = deque(maxlen=RECENT)
+        # Arrays [n, width] in the text's order; a whole pass of a prompt is one of them.
+        self._rows, self._held = [np.zeros((1, width), np.float32)], 1
         self._marks: dict[int, np.ndarray] = {}
 
     def add(self, tokens: Sequence[int], hidden: np.ndarray, end: int) -> None:
-        """Committed tokens with their own hidden rows; end: the position after them."""
-        rows = hidden.copy()
+        """Committed tokens with their own hidden rows, f32 [len(tokens), width], which may change
+        after the next `keep`; end: the position after them."""
+        self._rows.append(hidden)
         self.tokens.extend(tokens)
-        self.rows.extend((self.last, *rows[:-1]))
-        self._recent.extend(rows[-RECENT:].copy())
-        self.last, self._end = self._recent[-1], end
+        self._end = end
         if end < self.prompt:
             if len(self._marks) >= MARKS:
                 del self._marks[next(iter(self._marks))]
-            self._marks[end] = self.last.copy()
+            self._marks[end] = hidden[-1:].copy()
+
+    def rows(self, n: int) -> list[np.ndarray]:
+        """What goes with the first n tokens that wait; with the next one of the text behind them,
+        too, for n = len(tokens) + 1. Arrays [k, width], one after the other."""
+        return _first(_last(self._rows, len(self.tokens) + 1), n)
+
+    def keep(self) -> None:
+        """Copy what is needed further of the rows added last, and let go of old ones."""
+        most = max(RECENT, len(self.tokens) + 1)
+        self._rows[-1] = self._rows[-1][-most:].copy()
+        self._held += len(self._rows[-1])
+        if self._held > 2 * most:
+            self._rows, self._held = _last(self._rows, most), most
 
     def go_back(self, end: int) -> None:
         """Only the first `end` tokens stay, and the block has seen those. Where the row of the
         last one is not kept, zero takes its place, as in front of a text."""
-        self.tokens, self.rows = [], []
-        gone = min(max(0, self._end - end), len(self._recent))
-        for _ in range(gone):
-            self._recent.pop()
+        recent, zero = _last(self._rows, RECENT), np.zeros_like(self._rows[-1][-1:])
         self._marks = {at: row for at, row in self._marks.items() if at <= end}
-        known = self._recent[-1] if self._recent else np.zeros_like(self.last)
-        self.last, self._end = self._marks.get(end, known), end
+        known = _first(recent, _count(recent) - max(0, self._end - end))
+        self._rows = known or [self._marks.get(end, zero)]
+        self.tokens, self._held, self._end = [], _count(self._rows), end
+
+
+def _count(pieces: Sequence[np.ndarray]) -> int:
+    return sum(map(len, pieces))
+
+
+def _first(pieces: Sequence[np.ndarray], n: int) -> list[np.ndarray]:
+    """The first n rows of arrays that follow one another: views."""
+    found = []
+    for piece in pieces:
+        if n <= 0:
+            break
+        found.append(piece[:n])
+        n -= len(piece)
+    return found
+
+
+def _last(pieces: Sequence[np.ndarray], n: int) -> list[np.ndarray]:
+    """The last n rows, or all where there are fewer."""
+    found = []
+    for piece in reversed(pieces):
+        if n <= 0:
+            break
+        found.append(piece[-n:])
+        n -= len(piece)
+    return found[::-1]
 
 
 @register_drafter
@@ -89,7 +124,7 @@ class Mtp(ChainDrafter):
             draft_head=draft_head,
         )
         self.session = Sequences(model, plan)
-        prepare(self.session, hidden=True)
+        self._reader = Reader(self.session, hidden=True)
         self._width = model.source.arch.hp.n_embd
         self._backlog = [Backlog(self._width) for _ in range(target.n_seqs)]
         self._last: np.ndarray = np.empty((0, self._width), np.float32)
@@ -117,10 +152,14 @@ class Mtp(ChainDrafter):
     ) -> None:
         """Put a few pairs off until the next draft, which takes them along in its first pass."""
         assert hidden is not None
-        self._backlog[seq].add(tokens, hidden, len(context))
+        backlog = self._backlog[seq]
         most = PUT_OFF if self._in_use(seq, len(tokens)) else MAX_TOKENS
-        if len(self._backlog[seq].tokens) > most:
-            self._catch_up(seq, PUT_OFF)
+        try:
+            backlog.add(tokens, hidden, len(context))
+            if len(backlog.tokens) > most:
+                self._catch_up(seq, PUT_OFF)
+        finally:
+            backlog.keep()
 
     def clear(self, seq: int) -> None:
         """Forget the block's memory of a sequence."""
@@ -133,15 +172,15 @@ class Mtp(ChainDrafter):
             self._catch_up(ask.seq, room - 1)
         backlogs = [self._backlog[ask.seq] for ask in asks]
         items = [(a.seq, [*b.tokens, a.context[-1]]) for a, b in zip(asks, backlogs, strict=True)]
-        rows = [row for b in backlogs for row in (*b.rows, b.last)]
-        found = self.session.verify(items, want="last", hidden=True, extra={HIDDEN: np.stack(rows)})
+        rows = [piece for b in backlogs for piece in b.rows(len(b.tokens) + 1)]
+        found = self.session.verify(items, want="last", hidden=True, extra={HIDDEN: rows})
         ends = np.cumsum([len(tokens) for _, tokens in items]) - 1
         self._keep_last(found, ends)
         return found.logits
 
     def _extend(self, chains: Sequence[Chain], rows: Sequence[int]) -> np.ndarray:
         items = [(c.ask.seq, c.tokens[-1:]) for c in chains]
-        found = self.session.verify(items, hidden=True, extra={HIDDEN: self._last[list(rows)]})
+        found = self.session.verify(items, hidden=True, extra={HIDDEN: [self._last[list(rows)]]})
         self._keep_last(found, np.arange(len(items)))
         return found.logits
 
@@ -149,7 +188,7 @@ class Mtp(ChainDrafter):
         for seq in (c.ask.seq for c in chains):
             backlog = self._backlog[seq]
             self.session.commit(seq, len(backlog.tokens))
-            backlog.tokens, backlog.rows = [], []
+            backlog.tokens = []
 
     def _abandon(self, chains: Sequence[Chain]) -> None:
         """The backlog stays for the next draft."""
@@ -164,13 +203,6 @@ class Mtp(ChainDrafter):
         """Evaluate the backlog but for at most `most` pairs."""
         backlog = self._backlog[seq]
         while len(backlog.tokens) > most:
-            n = piece(len(backlog.tokens), most)
-            extra = {HIDDEN: np.stack(backlog.rows[:n])}
-            self.session.evaluate(
-                [(seq, backlog.tokens[:n])],
-                want="none",
-                hidden=True,
-                kind=pass_kind(n),
-                extra=extra,
-            )
-            del backlog.tokens[:n], backlog.rows[:n]
+            n = self._reader.piece(len(backlog.tokens), most)
+            self._reader.read(seq, backlog.tokens[:n], {HIDDEN: backlog.rows(n)})
+            del backlog.tokens[:n]

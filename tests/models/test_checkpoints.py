@@ -63,7 +63,7 @@ def test_the_block_that_predicts_further_tokens(tmp_path: Path, name: str) -> No
     kinds = dict(cache_type_k="f32", cache_type_v="f32")
     session = model.session(N_TOKENS, program="mtp", **kinds)
     passes = [(0, list(prompt(N_TOKENS)))]
-    got = session.evaluate(passes, want="all", hidden=True, extra={"hidden_in": before}).logits
+    got = session.evaluate(passes, want="all", hidden=True, extra={"hidden_in": [before]}).logits
     want = mtp_logits(name, prompt(N_TOKENS), before)
     assert np.abs(got - want).max() <= LIMIT * np.abs(want).max()
     check_drafts(model, ("mtp",), "auto")

@@ -33,7 +33,7 @@ def opened(m: rr.Model, head: bool = False) -> rr.Session:
 
 def run(s: rr.Session, tokens: list[int], before: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Logits and own hidden rows of pairs."""
-    extra = {"hidden_in": np.asarray(before, np.float32)}
+    extra = {"hidden_in": [np.asarray(before, np.float32)]}
     found = s.evaluate([(0, tokens)], want="all", hidden=True, extra=extra)
     assert found.hidden is not None
     return found.logits.copy(), found.hidden.copy()

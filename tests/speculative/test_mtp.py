@@ -66,7 +66,7 @@ def invariant(d: Duet) -> None:
     for seq, text in enumerate(d.text):
         session, backlog = d.drafter.session, d.drafter._backlog[seq]
         assert session.tokens(seq) + backlog.tokens == text == d.target.tokens(seq)
-        assert len(backlog.rows) == len(backlog.tokens)
+        assert sum(map(len, backlog.rows(len(text) + 1))) == len(backlog.tokens) + 1
         assert session.memory.pending(seq) == 0
 
 
@@ -361,15 +361,15 @@ def greedy_shares(tokens: list[int], newest: int) -> list[float]:
     d.prompt(IDS[:80])
     assert isinstance(d.drafter, Mtp)
     d.drafter._catch_up(0, 0)
-    session, row = d.drafter.session, d.drafter._backlog[0].last
+    session, (row,) = d.drafter.session, d.drafter._backlog[0].rows(1)
     shares = []
     for before, token in zip([newest, *tokens], tokens, strict=False):
-        found = session.evaluate([(0, [before])], hidden=True, extra={"hidden_in": row[None]})
+        found = session.evaluate([(0, [before])], hidden=True, extra={"hidden_in": [row]})
         top = np.sort(found.logits[0].astype(np.float64))[-10:]
         assert int(found.logits[0].argmax()) == token
         shares.append(float(1 / np.exp(top - top[-1]).sum()))
         assert found.hidden is not None
-        row = found.hidden[0].copy()
+        row = found.hidden.copy()
     return shares
 
 

@@ -139,6 +139,26 @@ def test_an_output_may_be_an_input_or_a_constant(device: str) -> None:
 
 
 @each_backend
+def test_a_graph_may_only_write_states(device: str) -> None:
+    g = Graph()
+    x = g.input("x", (2, 32))
+    g.write_rows(g.state("s", (4, 32)), g.add(x, x), g.input("rows", (2,), "i32"))
+    g.mul(x, x)
+    backend = open_backend(device, 1)
+    plan = backend.compile(g)
+    assert [n.op.name for n in plan.graph.nodes if not n.is_leaf] == ["add", "write_rows"]
+    pools = plan.pools()
+    bound = plan.bind(plan.own_weights(), pools)
+    bound.inputs["x"][...] = np.arange(64).reshape(2, 32)
+    bound.inputs["rows"][...] = [3, 1]
+    bound.run()
+    want = np.zeros((4, 32), np.float32)
+    want[[3, 1]] = 2 * np.arange(64).reshape(2, 32)
+    np.testing.assert_array_equal(pools.array("s"), want)
+    assert plan(x=np.ones((2, 32)), rows=[0, 1]) == {}
+
+
+@each_backend
 @pytest.mark.parametrize(
     ("make", "kind", "error", "message"),
     [
