@@ -42,6 +42,17 @@ class Sequences(Passes):
         """Whether a sequence holds anything, be it in pieces."""
         return self.is_lost(seq) or self.memory.length(seq) + len(self._due[seq]) > 0
 
+    def alike(self, prompt: Sequence[int]) -> dict[int, int]:
+        """The sequences that have evaluated tokens which a prompt begins with: how many, one less
+        than all of the prompt at most."""
+        found, first, most = dict[int, int](), prompt[0], len(prompt) - 1
+        for seq, tokens in enumerate(self._tokens):
+            if tokens and tokens[0] == first and seq not in self._changing:
+                held = min(self.memory.length(seq), most)
+                if common := common_length(tokens, prompt, held):
+                    found[seq] = common
+        return found
+
     def append(self, seq: int, tokens: Sequence[int]) -> None:
         """Tokens that belong to the text without having been evaluated: they are due, and run in
         front of the sequence's next pass. Raises RequestError while tokens are pending."""
@@ -123,7 +134,7 @@ class Sequences(Passes):
         if seq in self._changing:
             self.clear(seq)
         self.drop_pending(seq)
-        common = common_length(self._tokens[seq], tokens[:-1])
+        common = common_length(self._tokens[seq], tokens, len(tokens) - 1)
         self._changing.add(seq)
         self._due[seq] = []
         found = self.storage.reuse(seq, common)
