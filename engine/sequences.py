@@ -9,7 +9,7 @@ import numpy as np
 from ..backends.base import KeptParts
 from ..graph.errors import RequestError
 from .bound_step import Part
-from .buckets import sequence_bucket
+from .buckets import sequence_buckets
 from .items import checked_ids, common_length
 from .memory import Reservation
 from .passes import MOST_AGAIN, Passes
@@ -291,8 +291,8 @@ class Sequences(Passes):
     def prepare_drafts(self, most: int, hidden: bool = False) -> None:
         """Compile what verifying up to `most` drafts of some or all sequences will run."""
         again = MOST_AGAIN if self.storage.reruns else 0
-        for n in sorted({sequence_bucket(n + 1, self.n_seqs) for n in range(self.n_seqs)}):
-            self.runner.prepare("all", n, n * (most + 1 + again), n, hidden)
+        for n in sequence_buckets(self.n_seqs):
+            self.runner.prepare("all", n // 2 + 1, n * (most + 1 + again), n, hidden)
         if again:
             self.runner.prepare("none", 1, again + most)
         if self.plan.capacity.log:

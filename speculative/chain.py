@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..engine.buckets import MAX_TOKENS
+from ..engine.buckets import MAX_TOKENS, TOKENS, sequence_buckets
 from ..engine.prompts import pass_kind
 from ..engine.sampler.chain import draw as draw_index
 from ..engine.sequences import Sequences
@@ -130,6 +130,15 @@ def prepare(session: Sequences, hidden: bool) -> None:
     those of short pieces."""
     session.prepare_steps(PUT_OFF, hidden)
     for n in PIECES[1:]:
+        session.runner.step(n, 1, 0, hidden, pass_kind(n))
+
+
+def prepare_all(session: Sequences, hidden: bool) -> None:
+    """Compile the passes for any number of sequences, and those of pieces of any size."""
+    for n in sequence_buckets(session.n_seqs):
+        most = n * min(PUT_OFF, MAX_TOKENS // n)
+        session.runner.prepare("last", n // 2 + 1, most, n, hidden)
+    for n in (*(n for n in TOKENS if n <= PUT_OFF), *PIECES):
         session.runner.step(n, 1, 0, hidden, pass_kind(n))
 
 

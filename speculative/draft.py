@@ -11,7 +11,7 @@ from ..engine.buckets import MAX_TOKENS
 from ..engine.prompts import WORTH_KEEPING, pass_kind
 from ..engine.sequences import Sequences
 from ..graph.errors import RequestError
-from .chain import PUT_OFF, Chain, ChainDrafter, piece, prepare
+from .chain import PUT_OFF, Chain, ChainDrafter, piece, prepare, prepare_all
 from .drafter import Ask, Drafter, Setup, register_drafter
 
 MOST_PADDING = 128  # ids by which the two vocabularies may differ in size
@@ -52,6 +52,10 @@ class DraftModel(ChainDrafter):
             raise RequestError("drafter 'draft' needs a second model; give one (draft_model)")
         longest = setup.draft_max or cls.default_max
         return cls(setup.target, setup.draft_model, longest, setup.draft_min, setup.p_min)
+
+    def prepare(self) -> None:
+        """Compile passes of all sizes."""
+        prepare_all(self.session, hidden=False)
 
     def begin(self, seq: int, prompt: Sequence[int], kept: int = 0) -> None:
         """Keep what the session shares with the prompt."""

@@ -16,7 +16,7 @@ from ..engine.prompts import pass_kind
 from ..engine.sequences import Sequences
 from ..graph.errors import RequestError
 from ..models.step import DRAFT_HEAD
-from .chain import PUT_OFF, Chain, ChainDrafter, piece, prepare
+from .chain import PUT_OFF, Chain, ChainDrafter, piece, prepare, prepare_all
 from .drafter import Ask, Drafter, Setup, register_drafter
 
 HIDDEN = "hidden_in"
@@ -99,6 +99,10 @@ class Mtp(ChainDrafter):
         """Raises ModelError for a model without such a block, RequestError for one loaded without
         the draft head that is asked for."""
         return cls(setup.target, setup.draft_min, setup.p_min, setup.draft_head)
+
+    def prepare(self) -> None:
+        """Compile passes of all sizes."""
+        prepare_all(self.session, hidden=True)
 
     def begin(self, seq: int, prompt: Sequence[int], kept: int = 0) -> None:
         """Keep what the block knows of the first `kept` tokens."""
