@@ -24,7 +24,8 @@ def warm_up(engine: Engine) -> None:
     hidden = engine.prepare()
     for count in step_counts(n_seqs):
         _run(engine, count, 1, min(_STEPS, sequences.n_ctx - 1))
-    for n in (n for n in PROMPT_TOKENS if n <= most):
+    # The largest first: others then need no scratch memory of their own.
+    for n in reversed([n for n in PROMPT_TOKENS if n <= most]):
         if not sequences.model.backend.on_host:
             _run(engine, 1, n, 1)  # with what drafters do
         _pass(sequences, [n], hidden)

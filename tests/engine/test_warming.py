@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from demo import demo
 from riverrun.engine.engine import Engine
@@ -35,3 +37,11 @@ def test_nothing_is_compiled_later(
     for i, (request, length) in enumerate(zip(requests, lengths, strict=True)):
         alone = model.generate([7 + i] * length, 8, temperature=0, ignore_eos=True, n_ctx=256)
         assert request.text == "".join(alone)
+
+
+def test_plans_share_scratch_memory() -> None:
+    with Engine(demo(), n_seqs=N_SEQS, n_ctx=1024) as engine:
+        warm_up(engine)
+        plans: list[Any] = engine.sequences.runner.bound_plans
+        sizes = {id(bound.scratch): bound.scratch.nbytes for bound in plans}
+    assert sum(sizes.values()) <= 1.25 * max(sizes.values())
