@@ -199,6 +199,7 @@ class ServeBench:
         body = request_body(load.api, self._model, words(_SIZES[0], load.seed, -3), 2)
         choices = optional_fields(load.ignore_eos)
         self._optional = await client.accepted(load.api, body, choices)
+        client.reserve(min(load.at_once, load.most))
 
     def _dropped(self) -> tuple[str, ...]:
         wanted = optional_fields(self.load.ignore_eos)[0]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -91,7 +93,7 @@ class Reply:
 
 
 class Client:
-    """A connection to a server, for as long as its block lasts.
+    """Connections to a server, for as long as its block lasts: each request has one to itself.
 
     url: with or without the /v1 of OpenAI's paths; timeout: seconds without a sign of life."""
 
@@ -109,12 +111,15 @@ class Client:
         if api_key:
             headers["Authorization"] = f"Bearer {api_key}"
         self.url = base if base.endswith("/v1") else f"{base}/v1"
-        self._http = httpx.AsyncClient(
-            headers=headers,
-            timeout=httpx.Timeout(timeout),
-            verify=parsed.scheme == "https",  # else certificates would be loaded for nothing
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
+        # One for all, and without certificates where they would be loaded for nothing.
+        context = httpx.create_ssl_context(verify=parsed.scheme == "https")
+        self._open = partial(
+            httpx.AsyncClient, headers=headers, timeout=httpx.Timeout(timeout), verify=context
         )
+        # A pool of httpx asks all of its connections whenever a request begins or ends, so that
+        # many clients at once would wait for that and not for the server.
+        self._opened: list[Any] = []
+        self._idle: list[Any] = []
 
     async def __aenter__(self) -> Client:
         return self
@@ -125,7 +130,25 @@ class Client:
         value: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        await self._http.aclose()
+        for connection in self._opened:
+            await connection.aclose()
+
+    def reserve(self, n: int) -> None:
+        """Make ready for n requests at a time."""
+        while len(self._opened) < n:
+            self._opened.append(self._open())
+            self._idle.append(self._opened[-1])
+
+    @contextmanager
+    def _connection(self) -> Iterator[Any]:
+        """One that nobody else uses within the block, the one used last."""
+        if not self._idle:
+            self.reserve(len(self._opened) + 1)
+        connection = self._idle.pop()
+        try:
+            yield connection
+        finally:
+            self._idle.append(connection)
 
     async def model(self) -> str:
         """The first model that the server lists. Raises ServerError."""
@@ -172,7 +195,11 @@ class Client:
         return added
 
     async def _stream(self, path: str, body: Body, reply: Reply) -> None:
-        async with self._http.stream("POST", self.url + path, json=body) as response:
+        with self._connection() as connection:
+            await self._read(connection.stream("POST", self.url + path, json=body), reply)
+
+    async def _read(self, opening: AbstractAsyncContextManager[Any], reply: Reply) -> None:
+        async with opening as response:
             reply.status = response.status_code
             if response.status_code != 200:
                 reply.fail(f"HTTP {response.status_code}", _said(await response.aread()))
@@ -188,7 +215,8 @@ class Client:
         httpx = _httpx()
         where = self.url + path
         try:
-            response = await self._http.request(method, where, json=body)
+            with self._connection() as connection:
+                response = await connection.request(method, where, json=body)
         except httpx.HTTPError as error:
             raise ServerError(f"{where}: {str(error) or type(error).__name__}") from None
         if response.status_code != 200:

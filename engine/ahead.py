@@ -22,7 +22,7 @@ from ..backends import SplitBackend
 from ..graph.errors import BackendError, RiverrunError, Unsupported
 from ..models.step import CANDIDATES, NEXT_TOKEN, StepShape
 from .bound_step import Part
-from .buckets import sequence_bucket
+from .buckets import sequence_bucket, sequence_buckets
 from .picking import Flight, PickingPlan
 from .request import Request, by_drafting
 from .sequences import Sequences
@@ -60,6 +60,15 @@ class Ahead:
         except Unsupported:
             self._able = False
         return self._able
+
+    def prepare_all(self, hidden: bool) -> None:
+        """Compile what any number of requests run. hidden: their drafters want hidden rows."""
+        if not self._able or self.sequences.plan.options.program != "trunk":
+            return
+        for size in sequence_buckets(self.sequences.n_seqs):
+            for candidates in (1, CANDIDATES):
+                with suppress(Unsupported):
+                    self._plans_for((size, candidates, hidden))
 
     def run(self, requests: Sequence[Request], joining: bool = False) -> None:
         """A token for each request at least; one that cannot go on fails alone. joining: another is
@@ -260,7 +269,10 @@ class Ahead:
         greedy = all(r.draw is not None and r.draw.candidates == 1 for r in requests)
         size = sequence_bucket(len(requests), self.sequences.n_seqs)
         hidden = any(r.drafting is not None and r.drafting.hidden for r in requests)
-        key = size, 1 if greedy else CANDIDATES, hidden
+        return self._plans_for((size, 1 if greedy else CANDIDATES, hidden))
+
+    def _plans_for(self, key: tuple[int, int, bool]) -> list[PickingPlan]:
+        """key: sequences, candidates, and whether they give hidden rows."""
         plans = self._plans.get(key)
         if plans is None:
             plans = self._plans[key] = [self._bind(*key) for _ in range(1 + self.overlaps)]

@@ -17,6 +17,16 @@ def token_bucket(n: int) -> int:
     return PROMPT_TOKENS[bisect_left(PROMPT_TOKENS, n)]
 
 
+def step_counts(n_seqs: int) -> list[int]:
+    """Numbers of decoding sequences that stand for all, in steps of a session of n_seqs."""
+    return [n for n in TOKENS if n < n_seqs] + [n_seqs]
+
+
+def sequence_buckets(n_seqs: int) -> list[int]:
+    """All that `sequence_bucket` gives, ascending."""
+    return sorted({sequence_bucket(n + 1, n_seqs) for n in range(n_seqs)})
+
+
 def sequence_bucket(n: int, n_seqs: int) -> int:
     """The bucket for n sequences of a session of n_seqs: powers of two, and n_seqs itself."""
     size = 1

@@ -48,6 +48,9 @@ class Drafting(Protocol):
     def hidden(self) -> bool:
         """Whether passes should give hidden rows."""
 
+    def prepare(self) -> None:
+        """Compile what drafts of any number of sequences run, where that waits to be asked for."""
+
     def begin(self, seq: int, tokens: Sequence[int], kept: int) -> None:
         """A text begins with these tokens, of which the sequence holds the first `kept`."""
 

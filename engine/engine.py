@@ -177,6 +177,10 @@ class Engine:
         """The drafters of requests that do not name their own."""
         return self._spec
 
+    def prepare(self) -> bool:
+        """Compile rounds of any number of requests; whether their drafters want hidden rows."""
+        return self._prompting.prepare(self._spec)
+
     @property
     def idle(self) -> bool:
         """Whether no request waits or runs."""

@@ -62,7 +62,7 @@ class HostTexts:
         """The text that a prompt can go on from with the most tokens."""
         best = Found()
         for text in self.texts:
-            common = common_length(text.tokens, prompt[:-1])
+            common = common_length(text.tokens, prompt, len(prompt) - 1)
             if common > best.kept:
                 kept = self._reachable(text, common)
                 best = max(best, Found(kept, common, text), key=lambda found: found.kept)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..graph.errors import RequestError
 
-BLOCK = 1024  # tokens that texts are compared by
+FIRST, BLOCK = 4, 1024  # tokens that texts are compared by, at first and at most
 
 
 def checked_integer(value: Any, what: str) -> int:
@@ -48,15 +48,20 @@ def checked_ids(tokens: Iterable[Any], n_vocab: int) -> Sequence[int]:
     return ids
 
 
-def common_length(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many leading tokens two texts share. Slices are compared, whose loop is not Python's."""
+def common_length(a: Sequence[int], b: Sequence[int], most: int | None = None) -> int:
+    """How many leading tokens two texts share, of the first `most`. Pieces are compared, whose loop
+    is not Python's; the first ones are short, since most texts differ early."""
+    whole = min(len(a), len(b))
+    most = whole if most is None else min(most, whole)
+    if most <= 0 or a[0] != b[0]:
+        return 0
     if type(a) is not type(b):
         a, b = list(a), list(b)
-    most, n = min(len(a), len(b)), 0
-    while n < most and a[n : n + BLOCK] == b[n : n + BLOCK]:
-        n += BLOCK
-    size = BLOCK
-    while size > 1:
+    n, size = 0, FIRST
+    while n < most and a[n : n + size] == b[n : n + size]:
+        n += size
+        size = min(4 * size, BLOCK)
+    while size > 1 and n < most:
         size //= 2
         if a[n : n + size] == b[n : n + size]:
             n += size

@@ -7,7 +7,7 @@ longest ago, which goes to host memory as far as there is some for that."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -71,20 +71,29 @@ class Parked:
         """Tokens of all of them."""
         return sum(len(text.tokens) for text in self.texts)
 
-    def in_place(self, seq: int, prompt: Sequence[int]) -> Source:
-        """What a free sequence has for a prompt that takes it."""
-        common = self._common(seq, prompt)
-        return Source(self.sequences.storage.in_place(seq, common) if common else 0, common, seq)
+    def in_place(self, seqs: Iterable[int], prompt: Sequence[int]) -> Source:
+        """The best that free sequences have for a prompt that takes one; else the first of them."""
+        sequences, best = self.sequences, Source()
+        alike = sequences.alike(prompt)
+        for seq in seqs:
+            common = alike.get(seq, 0)
+            kept = sequences.storage.in_place(seq, common) if common else 0
+            if kept > best.kept or best.at < 0:
+                best = Source(kept, common, seq)
+        return best
 
     def elsewhere(self, seq: int, prompt: Sequence[int]) -> Source:
         """The best that other sequences and parked texts have."""
         if not self._able:
             return Source()
-        sequences, limit = self.sequences, prompt[:-1]
-        others = [s for s in range(sequences.n_seqs) if s != seq]
-        held = [(s, self._common(s, prompt)) for s in others]
-        held += [(text.place, common_length(text.tokens, limit)) for text in self.texts]
-        reachable, best = sequences.storage.reachable, Source()
+        first, most = prompt[0], len(prompt) - 1
+        held = [(s, common) for s, common in self.sequences.alike(prompt).items() if s != seq]
+        held += [
+            (text.place, common_length(text.tokens, prompt, most))
+            for text in self.texts
+            if text.tokens[0] == first
+        ]
+        reachable, best = self.sequences.storage.reachable, Source()
         for at, common in held:
             if common > best.kept:
                 best = max(best, Source(reachable(at, common), common, at))
@@ -104,7 +113,7 @@ class Parked:
         that would be lost."""
         if self.sequences.is_lost(seq):
             self.sequences.clear(seq)
-        mine, other = self.in_place(seq, prompt), self.elsewhere(seq, prompt)
+        mine, other = self.in_place([seq], prompt), self.elsewhere(seq, prompt)
         if mine.kept >= max(other.kept, self.host.find(prompt).kept):
             if self._worth(seq, self._useful(seq), mine.kept):
                 self.park(seq)
@@ -227,14 +236,6 @@ class Parked:
             self.forget(text)
         else:
             self._order([text, *(t for t in self.texts if t is not text)])
-
-    def _common(self, seq: int, prompt: Sequence[int]) -> int:
-        """Leading tokens that a sequence has evaluated and shares with a prompt, one less than all
-        of that at most."""
-        if self.sequences.is_lost(seq):
-            return 0
-        held = self.sequences.evaluated(seq)
-        return common_length(self.sequences.tokens(seq)[:held], prompt[:-1])
 
     def _useful(self, at: int, length: int | None = None) -> int:
         """Up to where a text can be gone on from."""

@@ -135,8 +135,7 @@ class Pausing:
         free, parked = self._roster.free, self._parked
         if not request.options.cache_prompt:
             return free[0], Source()
-        here = [parked.in_place(seq, request.prompt) for seq in free]
-        best = max(here, key=lambda source: source.kept)
+        best = parked.in_place(free, request.prompt)
         other = parked.elsewhere(best.at, request.prompt)
         if parked.from_host(request.prompt, max(best.kept, other.kept)):
             return free[0], Source()  # on pages of its own

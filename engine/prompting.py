@@ -36,6 +36,17 @@ class Prompting:
         self._parked, self._continues = parked, continues
         self._drafting: dict[Any, Drafting] = {}
 
+    def prepare(self, opener: Opener | Drafting | None) -> bool:
+        """Compile what decoding any number of requests with these drafters runs; whether they want
+        hidden rows."""
+        drafting = self.open(opener)
+        self._ahead.prepare_all(drafting is not None and drafting.hidden)
+        if drafting is None:
+            self._rounds.prepare_all()
+            return False
+        drafting.prepare()
+        return drafting.hidden
+
     def begin(self, request: Request) -> None:
         """Bring its sequence to where the prompt goes on."""
         request.stage = Stage.PROMPT

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..graph.errors import RiverrunError, Unsupported
 from ..models.step import CANDIDATES
+from .buckets import step_counts
 from .drafting import Drafting, Entry
 from .request import Request, by_drafting
 from .rows import Pass
@@ -139,10 +140,20 @@ class Rounds:
     def prepare(self, request: Request) -> None:
         """Compile what a request alone will run, where that is a pass of its own kind."""
         if self._shortens(request):
-            try:
-                self.sequences.runner.step(1, 1, 1, candidates=CANDIDATES)
-            except Unsupported:
-                self._lists = False
+            self._prepare_lists(1)
+
+    def prepare_all(self) -> None:
+        """Compile passes without drafts, of any number of requests."""
+        for n in step_counts(self.sequences.n_seqs):
+            self.sequences.runner.step(n, n, n)
+            if self._lists:
+                self._prepare_lists(n)
+
+    def _prepare_lists(self, n: int) -> None:
+        try:
+            self.sequences.runner.step(n, n, n, candidates=CANDIDATES)
+        except Unsupported:
+            self._lists = False
 
     def _shortens(self, request: Request) -> bool:
         """Whether a shortlist spares reading all logits of its row."""

@@ -9,7 +9,7 @@ import numpy as np
 from ..backends.base import KeptParts
 from ..graph.errors import RequestError
 from .bound_step import Part
-from .buckets import sequence_bucket
+from .buckets import sequence_buckets
 from .items import checked_ids, common_length
 from .memory import Reservation
 from .passes import MOST_AGAIN, Passes
@@ -41,6 +41,17 @@ class Sequences(Passes):
     def holds(self, seq: int) -> bool:
         """Whether a sequence holds anything, be it in pieces."""
         return self.is_lost(seq) or self.memory.length(seq) + len(self._due[seq]) > 0
+
+    def alike(self, prompt: Sequence[int]) -> dict[int, int]:
+        """The sequences that have evaluated tokens which a prompt begins with: how many, one less
+        than all of the prompt at most."""
+        found, first, most = dict[int, int](), prompt[0], len(prompt) - 1
+        for seq, tokens in enumerate(self._tokens):
+            if tokens and tokens[0] == first and seq not in self._changing:
+                held = min(self.memory.length(seq), most)
+                if common := common_length(tokens, prompt, held):
+                    found[seq] = common
+        return found
 
     def append(self, seq: int, tokens: Sequence[int]) -> None:
         """Tokens that belong to the text without having been evaluated: they are due, and run in
@@ -123,7 +134,7 @@ class Sequences(Passes):
         if seq in self._changing:
             self.clear(seq)
         self.drop_pending(seq)
-        common = common_length(self._tokens[seq], tokens[:-1])
+        common = common_length(self._tokens[seq], tokens, len(tokens) - 1)
         self._changing.add(seq)
         self._due[seq] = []
         found = self.storage.reuse(seq, common)
@@ -280,8 +291,8 @@ class Sequences(Passes):
     def prepare_drafts(self, most: int, hidden: bool = False) -> None:
         """Compile what verifying up to `most` drafts of some or all sequences will run."""
         again = MOST_AGAIN if self.storage.reruns else 0
-        for n in sorted({sequence_bucket(n + 1, self.n_seqs) for n in range(self.n_seqs)}):
-            self.runner.prepare("all", n, n * (most + 1 + again), n, hidden)
+        for n in sequence_buckets(self.n_seqs):
+            self.runner.prepare("all", n // 2 + 1, n * (most + 1 + again), n, hidden)
         if again:
             self.runner.prepare("none", 1, again + most)
         if self.plan.capacity.log:

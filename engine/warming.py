@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .buckets import PROMPT_TOKENS, TOKENS
+from .buckets import PROMPT_TOKENS, step_counts
 from .engine import Engine
 from .runner import JOINED_ROWS
 from .sequences import Sequences
@@ -15,22 +15,24 @@ _STEPS = 4
 
 
 def warm_up(engine: Engine) -> None:
-    """Run steps of every number of requests, and prompts of every size of pass, that the engine
-    distinguishes; on the processor, where that is all there is to it, compile those of prompts.
-    The engine should be idle; what its sequences held is gone."""
+    """Compile steps of every number of requests, however their tokens are chosen, and prompts of
+    every size of pass, that the engine distinguishes; elsewhere than on the processor, where that
+    is all there is to it, run them, too. The engine should be idle; what its sequences held is
+    gone."""
     sequences, n_seqs = engine.sequences, engine.sequences.n_seqs
     most = min(sequences.storage.chunk, sequences.n_ctx - 1)
-    counts = {n for n in TOKENS if n < n_seqs} | {n_seqs}
-    room = sequences.n_ctx - 1
-    hidden = False
-    for count in sorted(counts):
-        hidden = _run(engine, count, 1, min(_STEPS, room))
-    for n in (n for n in PROMPT_TOKENS if n <= most):
+    hidden = engine.prepare()
+    for count in step_counts(n_seqs):
+        _run(engine, count, 1, min(_STEPS, sequences.n_ctx - 1))
+    # The largest first: others then need no scratch memory of their own.
+    for n in reversed([n for n in PROMPT_TOKENS if n <= most]):
         if not sequences.model.backend.on_host:
             _run(engine, 1, n, 1)  # with what drafters do
         _pass(sequences, [n], hidden)
         if sequences.storage.joins_prompts and n >= JOINED_ROWS:
             _pass(sequences, [n - 1, 1], hidden)
+    if sequences.plan.capacity.log:
+        sequences.runner.fold_step()
     for seq in range(n_seqs):
         sequences.clear(seq)
 
@@ -47,10 +49,9 @@ def _pass(sequences: Sequences, lengths: Sequence[int], hidden: bool) -> None:
     sequences.evaluate(items, hidden=hidden, kind=kind)
 
 
-def _run(engine: Engine, count: int, length: int, n: int) -> bool:
-    """Continue so many texts at once; whether their drafters want hidden rows."""
+def _run(engine: Engine, count: int, length: int, n: int) -> None:
+    """Continue so many texts at once."""
     for _ in range(count):
-        request = engine.submit([0] * length, n, temperature=0, ignore_eos=True)
+        engine.submit([0] * length, n, temperature=0, ignore_eos=True)
     while not engine.idle:
         engine.step()
-    return request.drafting is not None and request.drafting.hidden

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..engine.bound_step import Extra
-from ..engine.buckets import MAX_TOKENS, MOST_PROMPT
+from ..engine.buckets import MAX_TOKENS, MOST_PROMPT, sequence_buckets
 from ..engine.prompts import pass_kind
 from ..engine.sampler.chain import draw as draw_index
 from ..engine.sequences import Sequences
@@ -50,6 +50,12 @@ class Reader:
         for n in self._sizes:
             session.runner.step(n, 1, 0, False, pass_kind(n))
         self._rows = {session.runner.rows(n, pass_kind(n)) for n in self._sizes}
+
+    def prepare(self) -> None:
+        """Compile drafts' passes for any number of sequences, too."""
+        for n in sequence_buckets(self._session.n_seqs):
+            most = n * min(PUT_OFF, MAX_TOKENS // n)
+            self._session.runner.prepare("last", n // 2 + 1, most, n, self._hidden)
 
     def piece(self, n: int, most: int) -> int:
         """How many of n tokens the next pass should take, for at most `most` < n to be left."""

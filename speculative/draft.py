@@ -53,6 +53,10 @@ class DraftModel(ChainDrafter):
         longest = setup.draft_max or cls.default_max
         return cls(setup.target, setup.draft_model, longest, setup.draft_min, setup.p_min)
 
+    def prepare(self) -> None:
+        """Compile passes of all sizes."""
+        self._reader.prepare()
+
     def begin(self, seq: int, prompt: Sequence[int], kept: int = 0) -> None:
         """Keep what the session shares with the prompt."""
         self._forget_pending(seq)

@@ -87,6 +87,9 @@ class Drafter(ABC):
         """A drafter for a session. Raises RequestError when it cannot draft for that."""
         return cls()
 
+    def prepare(self) -> None:  # noqa: B027
+        """Compile what drafts for any number of sequences run."""
+
     def begin(self, seq: int, prompt: Sequence[int], kept: int = 0) -> None:
         """A sequence's text is now this prompt, whatever it was before. kept: its leading tokens
         that the target holds already, which `observe` will not give again."""

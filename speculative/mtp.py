@@ -135,6 +135,10 @@ class Mtp(ChainDrafter):
         the draft head that is asked for."""
         return cls(setup.target, setup.draft_min, setup.p_min, setup.draft_head)
 
+    def prepare(self) -> None:
+        """Compile passes of all sizes."""
+        self._reader.prepare()
+
     def begin(self, seq: int, prompt: Sequence[int], kept: int = 0) -> None:
         """Keep what the block knows of the first `kept` tokens."""
         self._quiet[seq] = 0

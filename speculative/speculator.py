@@ -99,6 +99,11 @@ class Speculator:
         self.window = window(sequences.plan)
         sequences.prepare_drafts(min(self._longest, self.window), self.hidden)
 
+    def prepare(self) -> None:
+        """Compile what drafts of any number of sequences run."""
+        for drafter in self.drafters:
+            call(drafter, "prepare")
+
     def adapt_anew(self) -> None:
         """Forget what lengths of drafts paid."""
         asked = self.asked

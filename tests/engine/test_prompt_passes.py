@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-import riverrun as rr
 from demo import demo
 from engine_rig import finish
+from pass_rig import N_CTX, Watched, card, watched
 from riverrun.backends.base import Capabilities
-from riverrun.engine import Model, passes
 from riverrun.engine.memory import PagedKV
 from riverrun.engine.prompts import cuts, prompt_grid
-from riverrun.engine.sequences import Sequences
-from riverrun.graph.errors import BackendError, RequestError
+from riverrun.graph.errors import RequestError
 from riverrun.speculative import Speculator
 from rollback_rig import stream, tiny
 
 GREEDY: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True}
-N_CTX = 4096
 
 
 @pytest.fixture(autouse=True)
@@ -33,36 +28,6 @@ def long_contexts() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         yield
-
-
-@contextmanager
-def card(monkeypatch: pytest.MonkeyPatch, model: Model, grid: int, **more: Any) -> Iterator[None]:
-    """As if the model's backend were a card whose plans for prompts are exact at this grid."""
-    able = replace(model.backend.capabilities, prompt_exact=False, joins_prompts=True, **more)
-    with monkeypatch.context() as within:
-        within.setattr(model.backend, "capabilities", able)
-        within.setattr(passes, "prompt_grid", lambda model, plan: grid)
-        yield
-
-
-class Watched(Sequences):
-    """Notes the passes over prompts: tokens of each item."""
-
-    seen: list[list[int]]
-    fails: int | None = None
-
-    def evaluate(self, items: Any, *of: Any, **more: Any) -> Any:
-        """A pass; those with the sequence `fails` in company fail."""
-        if more.get("kind") == "prefill":
-            self.seen.append([len(ids) for _, ids in items])
-            if self.fails in [seq for seq, _ in items] and len(items) > 1:
-                raise BackendError("no such pass")
-        return super().evaluate(items, *of, **more)
-
-
-def watched(model: Model, **more: Any) -> rr.Engine:
-    Watched.seen = []
-    return rr.Engine(model, sequences=Watched, n_ctx=N_CTX, **more)
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,15 @@ import asyncio
 import builtins
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 import pytest
 
 pytest.importorskip("httpx", reason="asking servers needs httpx")
+import httpcore
 from cli import Outcome, run_cli
 from riverrun.bench.serve import Lengths, Load, Measured, optional_fields, pauses, words
 from riverrun.bench.serve_client import Client, Reply, request_body
@@ -361,3 +363,42 @@ def test_a_silent_server_is_a_timeout() -> None:
             assert asyncio.run(ask(server.url)).error == "timeout"
         finally:
             release.set()
+
+
+def test_many_requests_at_once_ask_only_their_own_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a client spends on the connections of others would count as the server's time."""
+    n, looks = 24, 0
+    together = threading.Barrier(n)
+    is_idle = httpcore.AsyncHTTPConnection.is_idle
+
+    def counting(self: Any) -> bool:
+        nonlocal looks
+        looks += 1
+        return is_idle(self)
+
+    def late(path: str, body: Body) -> Said:
+        return replace(told(path, body), parts=after_all(told(path, body).parts))
+
+    def after_all(parts: Iterable[bytes]) -> Iterator[bytes]:
+        together.wait(60)
+        yield from parts
+
+    async def ask(url: str) -> list[Reply]:
+        async with Client(url) as client:
+            client.reserve(n // 2)
+            body = request_body("completions", "m", "p", 4)
+            return [
+                reply
+                for _ in range(3)
+                for reply in await asyncio.gather(
+                    *(client.stream("completions", body) for _ in range(n))
+                )
+            ]
+
+    monkeypatch.setattr(httpcore.AsyncHTTPConnection, "is_idle", counting)
+    with scripted(late) as server:
+        replies = asyncio.run(ask(server.url))
+    assert [reply.error for reply in replies] == [""] * 3 * n
+    assert looks <= 8 * len(replies)
