@@ -38,9 +38,9 @@ struct TwoBytes {
   unsigned low = 0, high = 0;
 
   __device__ void set(int i, int value) {
-    const int lower = (value + 64 & 127) - 64;
+    const int lower = ((value + 64) & 127) - 64;
     low |= (static_cast<unsigned>(lower) & 255u) << 8 * i;
-    high |= (static_cast<unsigned>(value - lower >> 7) & 255u) << 8 * i;
+    high |= (static_cast<unsigned>((value - lower) >> 7) & 255u) << 8 * i;
   }
 };
 
