@@ -1,6 +1,5 @@
 // mul_mats, norm_mul_mats and add_norm_mul_mats: a launch writes what is multiplied, another has
 // all products.
-#include "ahead.cuh"
 #include "fused_inputs.cuh"
 #include "fused_products.cuh"
 
@@ -22,7 +21,6 @@ __global__ void __launch_bounds__(warps* kWarp) add_norm_step_x(NormInput in) {
   const int64_t row = blockIdx.x;
   float weight[most][8];
   release_short_grid();
-  fetch_ahead(row_at<const float>(in.x, row), in.out.blocks * kStepBlock * 4);
   if (in.constant) load_blocks<warps, most>(in.weight, in.out.blocks, weight);
   await_grid();
   if (!in.constant) load_blocks<warps, most>(in.weight, in.out.blocks, weight);
@@ -36,19 +34,16 @@ __global__ void __launch_bounds__(warps* kWarp) add_norm_step_x(NormInput in) {
 
 constexpr int kMostNormed = kMostNormBlocks * kStepBlock;
 
-// Blocks fit on a multiprocessor beside one of the product before, so that they begin early.
 void launch_add_norm(const rr_exec* exec, const NormInput& in) {
   const dim3 grid(static_cast<unsigned>(in.out.rows));
   if (in.out.blocks <= 4)
     RR_LAUNCH(exec, (add_norm_step_x<4, 1>), grid, 4 * kWarp, 0, in);
   else if (in.out.blocks <= 16)
     RR_LAUNCH(exec, (add_norm_step_x<16, 1>), grid, 16 * kWarp, 0, in);
-  else if (in.out.blocks <= 24)
-    RR_LAUNCH(exec, (add_norm_step_x<24, 1>), grid, 24 * kWarp, 0, in);
   else if (in.out.blocks <= 32)
-    RR_LAUNCH(exec, (add_norm_step_x<16, 2>), grid, 16 * kWarp, 0, in);
+    RR_LAUNCH(exec, (add_norm_step_x<32, 1>), grid, 32 * kWarp, 0, in);
   else
-    RR_LAUNCH(exec, (add_norm_step_x<16, 4>), grid, 16 * kWarp, 0, in);
+    RR_LAUNCH(exec, (add_norm_step_x<32, 2>), grid, 32 * kWarp, 0, in);
 }
 
 int supports_mul_mats(const rr_node* node, char* why, size_t size) {
