@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import riverrun as rr
 from cuda_rig import backend, needs_cuda, needs_warpgroups
-from riverrun.backends import cuda
+from riverrun.backends import cuda, native
 from riverrun.backends.cuda import ROWS8
 from riverrun.backends.harness import outline, run_case
 from riverrun.backends.native import PLAIN, type_id
@@ -46,6 +46,19 @@ def test_blocks_of_eight_rows_lie_together(of: str, rows: int) -> None:
 def test_rows_that_are_not_whole_are_not_packed() -> None:
     assert cuda._cuda.packed_bytes(type_id(dtype("q8_0")), ROWS8, 8, 96) == 0
     assert cuda._cuda.packed_bytes(type_id(dtype("q2_k")), ROWS8, 8, 256) == 0
+
+
+@pytest.mark.parametrize("rows", (64, 75))
+def test_pieces_of_a_weight_make_the_whole(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensor = rand("q4_k", rows, 768).draw(np.random.default_rng(rows))
+    whole = native.packed(cuda._cuda, tensor, ROWS8)
+    monkeypatch.setattr(native, "_PIECE", 16 * 432)
+    places = list(native.Packing(cuda._cuda, tensor, ROWS8).pack(lambda at, n: whole[at : at + n]))
+    assert len(places) == -(-rows // 16)
+    memory = backend().load_weights({"w": tensor}).buffer("w", ROWS8)
+    found = np.zeros(memory.size, np.uint8)
+    memory.read(0, found)
+    np.testing.assert_array_equal(found, whole)
 
 
 @needs_warpgroups
