@@ -132,9 +132,9 @@ def _open_card(index: int) -> Any:
         return _cuda.Card(index)
 
 
-def _reads_packed(index: int) -> bool:
-    """Whether the card's kernels of steps and of prompts both read weights packed by eight rows:
-    the latter need compute capability 9.0 and code for its own features."""
+def serves_warpgroups(index: int) -> bool:
+    """Whether products of prompts run on the card's warpgroups: of compute capability 9.0, with
+    code for its own features."""
     card, built_for = cards()[index], _cuda.architectures
     return (card["major"], card["minor"]) == (9, 0) and ("90a" in built_for or emulated())
 
@@ -363,13 +363,14 @@ class CudaBackend(NativeBackend):
     environment's RIVERRUN_CUDA_GRAPHS says. Raises BackendError without CUDA kernels, driver or
     card, and for a card that the kernels were not built for."""
 
-    # A table that were plain in one plan and packed in another would be on the card twice.
+    # A table that is plain in one plan and packed in another would be on the card twice.
     packs_tables = True
 
     def __init__(self, index: int = 0, graphs: bool | None = None) -> None:
         self.card = _open_card(index)
         self.module = _cuda
-        self.packed_layouts = (ROWS8,) if _reads_packed(index) else ()
+        # Else products of prompts would need weights as they are in the file beside packed ones.
+        self.packed_layouts = (ROWS8,) if serves_warpgroups(index) else ()
         self.name = name_of(index)
         self.graphs = os.environ.get(GRAPHS, "1") != "0" if graphs is None else graphs
         self.overlap = os.environ.get(OVERLAP, "1") != "0"

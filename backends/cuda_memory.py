@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -222,15 +223,9 @@ def require_free(card: Any, wanted: int, what: str, remedy: str) -> None:
 
 
 def _write_packed(memory: Any, packing: Packing) -> None:
-    """Piece by piece, through host memory of one."""
-    piece = np.empty(0, np.uint8)
-
-    def room(_: int, size: int) -> np.ndarray:
-        nonlocal piece
-        piece = piece[:size] if size <= piece.size else np.empty(size, np.uint8)
-        return piece
-
-    for at in packing.pack(room):
+    """Piece by piece, through host memory of one of each size."""
+    room = cache(lambda size: np.empty(size, np.uint8))
+    for at, piece in packing.pack(lambda _, size: room(size)):
         memory.write(at, piece)
 
 

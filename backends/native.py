@@ -56,9 +56,9 @@ class Packing:
         *lead, rows, _ = self.tensor.spec.shape
         return math.prod(lead) * self._bytes(rows)
 
-    def pack(self, room: Callable[[int, int], np.ndarray]) -> Iterator[int]:
-        """Pack each piece into what `room` gives for its place and its bytes; its place, once it
-        is there.
+    def pack(self, room: Callable[[int, int], np.ndarray]) -> Iterator[tuple[int, np.ndarray]]:
+        """Pack each piece into what `room` gives for its place and its bytes; both, once it is
+        there.
 
         Of a mapped file, what was packed leaves memory piece by piece, so that no weight is there
         twice."""
@@ -69,8 +69,9 @@ class Packing:
         for at, n in _pieces(count, rows, spec.nbytes):
             start, end = (spec.nbytes * i // (count * rows) for i in (at, at + n))
             taken = self._bytes(n)
-            self.module.pack(kind, self.layout, raw[start:end], room(to, taken), n, cols)
-            yield to
+            piece = room(to, taken)
+            self.module.pack(kind, self.layout, raw[start:end], piece, n, cols)
+            yield to, piece
             to += taken
             if give_back and (end - seen >= _PIECE or to == whole):
                 give_back(raw[seen:end])

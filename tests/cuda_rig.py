@@ -18,13 +18,19 @@ import riverrun.ops  # noqa: F401
 from riverrun.backends import cuda
 from riverrun.backends.cuda import CudaBackend
 from riverrun.backends.harness import build
-from riverrun.graph.case import BoundCase
+from riverrun.graph.case import BoundCase, Case, bind_case, f32, rand
 from riverrun.graph.errors import BackendError
+from riverrun.ops.mul_mat import MulMat
 
 # Kernels that are there for the asking are tested like the others.
 os.environ.setdefault("RIVERRUN_CUDA_CHUNKED", "1")
 
 T = TypeVar("T")
+# Types whose products of few rows run on tensor cores.
+STEP_TYPES = (
+    *("q4_k", "q5_k", "q6_k", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1"),
+    *("iq4_nl", "iq4_xs", "mxfp4"),
+)
 EMULATED = cuda.emulated()
 # Bytes of an emulated card; read anew at each request.
 MEMORY = "RIVERRUN_EMULATE_MEMORY"
@@ -42,17 +48,9 @@ def _lack() -> str:
         return str(error)
 
 
-def _serves_warpgroups() -> bool:
-    if _lack():
-        return False
-    card = cuda.cards()[0]
-    built = EMULATED or "90a" in cuda._cuda.architectures
-    return built and (card["major"], card["minor"]) == (9, 0)
-
-
 needs_cuda = pytest.mark.skipif(bool(_lack()), reason=_lack() or "there is a CUDA device")
 needs_warpgroups = pytest.mark.skipif(
-    not _serves_warpgroups(),
+    bool(_lack()) or not cuda.serves_warpgroups(0),
     reason="wgmma needs a card of compute capability 9.0 and a build for 90a",
 )
 # For what an emulated card takes long for; a real one runs it always.
@@ -64,6 +62,11 @@ MIB = 1 << 20
 def backend(graphs: bool = True) -> CudaBackend:
     """The first card; graphs: whether runs are recorded."""
     return CudaBackend(graphs=graphs)
+
+
+def product(of: str, n: int, m: int, k: int) -> BoundCase:
+    """x [n, k] times w [m, k] of this type."""
+    return bind_case(MulMat, Case(f"{of},{n}x{m}x{k}", x=f32(n, k), w=rand(of, m, k)))
 
 
 def thinned(many: T, few: T) -> T:

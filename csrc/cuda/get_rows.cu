@@ -15,7 +15,7 @@ bool decodable(const rr_tensor& table) {
     whole = table.rank == 2 && width % Of::values == 0 &&
             (width <= Of::values || table.strides[1] == Of::bytes);
   });
-  return known && whole && table.layout != RR_LAYOUT_ROWS16;
+  return known && whole && (table.layout == RR_LAYOUT_PLAIN || table.layout == RR_LAYOUT_ROWS8);
 }
 
 int supports(const rr_node* node, char* why, size_t size) {

@@ -5,16 +5,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cuda_rig import backend, needs_cuda, thinned
+from cuda_rig import STEP_TYPES, backend, needs_cuda, product, thinned
 from riverrun.backends.harness import Trial, build, outline, run_case
 from riverrun.backends.row_exact import check_rows
-from riverrun.graph.case import BoundCase, Case, bind_case, f32, rand
-from riverrun.ops.mul_mat import MulMat
 
-TYPES = (
-    *("q4_k", "q5_k", "q6_k", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1"),
-    *("iq4_nl", "iq4_xs", "mxfp4"),
-)
 # n, m, k: rows of w that fill no unit, parts of K of one and of several blocks, units that warps
 # take whole, more parts than meet at a time.
 SHAPES = (
@@ -26,11 +20,7 @@ SHAPES = (
 pytestmark = needs_cuda
 
 
-def product(of: str, n: int, m: int, k: int) -> BoundCase:
-    return bind_case(MulMat, Case(f"{of},{n}x{m}x{k}", x=f32(n, k), w=rand(of, m, k)))
-
-
-@pytest.mark.parametrize("of", TYPES)
+@pytest.mark.parametrize("of", STEP_TYPES)
 def test_shapes(of: str) -> None:
     """The kernel takes the case and keeps within 2e-6 of the reference."""
     for n, m, k in thinned(SHAPES, SHAPES):
@@ -42,7 +32,7 @@ def test_shapes(of: str) -> None:
         assert max(result.nmse.values()) < 2e-6
 
 
-@pytest.mark.parametrize("of", TYPES)
+@pytest.mark.parametrize("of", STEP_TYPES)
 def test_rows_keep_their_bits(of: str) -> None:
     """Alone and among any others, in each form of the kernel."""
     result = check_rows([backend()], product(of, 2, 37, 768), (*range(1, 18), 33, 65, 260))

@@ -162,6 +162,7 @@ def test_weights_go_to_the_card_once(monkeypatch: pytest.MonkeyPatch) -> None:
         rows = math.prod(spec.shape[:-1])
         filled_up = rows if layout == PLAIN else -(-rows // 8) * 8
         assert memory.size == spec.nbytes // rows * filled_up
+    list(model.generate("import os\n" * 40, max_tokens=3, temperature=0))
     made = Counted(monkeypatch, "CardMemory")
     sessions = [model.session(256, n) for n in (1, 2)]
     sessions[1].sequences.prepare(40)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 import riverrun as rr
 from demo import PROMPTS, demo
 from model_drafts import DRAW, Duet, same, same_as_fresh
-from riverrun.engine import passes
+from pass_rig import N_CTX, card
 from riverrun.engine.prompts import pass_kind
 from riverrun.engine.sequences import Sequences
 from riverrun.models.step import StepShape
@@ -24,7 +23,6 @@ from rollback_rig import stream
 
 WIDTH = 3
 IDS = PROMPTS["p200"]["ids"]
-N_CTX = 4096
 
 
 @pytest.fixture(autouse=True)
@@ -36,14 +34,10 @@ def long_contexts() -> Iterator[None]:
 
 
 @contextmanager
-def card(monkeypatch: pytest.MonkeyPatch, grid: int) -> Iterator[rr.Model]:
-    """The demo model as if on a card whose plans for prompts are exact at this grid."""
-    model = demo()
-    able = replace(model.backend.capabilities, prompt_exact=False, prompt_chunk=2048)
-    with monkeypatch.context() as within:
-        within.setattr(model.backend, "capabilities", able)
-        within.setattr(passes, "prompt_grid", lambda model, plan: grid)
-        yield model
+def long_passes(monkeypatch: pytest.MonkeyPatch, grid: int) -> Iterator[rr.Model]:
+    """The demo model as if on a card, with its passes over prompts."""
+    with card(monkeypatch, demo(), grid, prompt_chunk=2048):
+        yield demo()
 
 
 def rows(start: int, stop: int) -> np.ndarray:
@@ -154,7 +148,7 @@ def test_marks_are_few() -> None:
 
 @pytest.mark.parametrize("grid", [0, 1, 64])
 def test_no_plan_is_compiled_later(monkeypatch: pytest.MonkeyPatch, grid: int) -> None:
-    with card(monkeypatch, grid) as model:
+    with long_passes(monkeypatch, grid) as model:
         d = Duet.of(model, Mtp, n_ctx=N_CTX)
         assert isinstance(d.drafter, Mtp)
         there = d.drafter.session.runner.bound_plans
@@ -186,7 +180,7 @@ def test_no_plan_is_compiled_later(monkeypatch: pytest.MonkeyPatch, grid: int) -
 def test_sizes_of_passes(
     monkeypatch: pytest.MonkeyPatch, grid: int, n: int, want: list[int]
 ) -> None:
-    with card(monkeypatch, grid) as model:
+    with long_passes(monkeypatch, grid) as model:
         reader = Reader(Sequences(model, model.plan_session(N_CTX, program="mtp")), hidden=True)
         found, left = [], n
         while left > PUT_OFF:
@@ -237,7 +231,7 @@ def test_drafts_do_not_depend_on_the_sizes_of_passes(
         return d.prompt(prompt), d.drafts({0: 5}, 3, DRAW)[0]
 
     newest, want = drafted(demo())
-    with card(monkeypatch, grid) as model:
+    with long_passes(monkeypatch, grid) as model:
         found, got = drafted(model)
     assert found == newest
     same(got, want)
