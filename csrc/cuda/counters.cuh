@@ -8,9 +8,12 @@ namespace {
 
 using riverrun::kCounters;
 
+[[maybe_unused]] inline const riverrun::CountingExec& counting(const rr_exec* exec) {
+  return *static_cast<const riverrun::CountingExec*>(static_cast<riverrun::CudaExec*>(exec->impl));
+}
+
 [[maybe_unused]] inline unsigned* counters(const rr_exec* exec) {
-  return static_cast<const riverrun::CountingExec*>(static_cast<riverrun::CudaExec*>(exec->impl))
-      ->counters;
+  return counting(exec).counters;
 }
 
 // Orders what the calling thread, and threads that it met at a barrier, read and wrote before.
@@ -22,11 +25,12 @@ __device__ inline void order_memory() {
 #endif
 }
 
-// Counts the calling thread. True for the last of `all`, which sees what the others wrote before
-// they were counted, and may overwrite what they read before; it leaves the counter as it was.
-__device__ inline bool arrives_last(unsigned* counter, unsigned all) {
+// Counts the calling thread, as `own` of `all`. True for the last, which sees what the others wrote
+// before they were counted, and may overwrite what they read before; it leaves the counter as it
+// was.
+__device__ inline bool arrives_last(unsigned* counter, unsigned all, unsigned own = 1) {
   order_memory();
-  const bool last = atomicAdd(counter, 1u) + 1 == all;
+  const bool last = atomicAdd(counter, own) + own == all;
   if (last) *counter = 0;
   order_memory();
   return last;

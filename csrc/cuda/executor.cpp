@@ -81,12 +81,14 @@ void BoundCuda::fail(const rr_exec* exec, const char* message) {
   *static_cast<Exec*>(static_cast<CudaExec*>(exec->impl))->failed = message;
 }
 
-void BoundCuda::launch(size_t n, cudaStream_t on) {
+void BoundCuda::launch(size_t n, cudaStream_t on, bool alone) {
   std::string failed;
   Exec own;
   static_cast<CudaExec&>(own) = {
       on, fault_.get(), static_cast<int>(n), card_->multiprocessors(), &prepared_, overlap_};
   own.counters = reinterpret_cast<unsigned*>(counters_.data());
+  own.next = alone || n + 1 == views_.size() ? nullptr : &views_[n + 1];
+  own.ended = &ended_;
   own.failed = &failed;
   const rr_exec exec{sizeof(rr_exec),
                      0,
@@ -100,6 +102,7 @@ void BoundCuda::launch(size_t n, cudaStream_t on) {
   const PlanNode& node = plan_->nodes()[n];
   prepared_.used = false;
   node.kernel->run(&views_[n], &exec);
+  if (ended_.node == &views_[n]) ended_ = {};
   forget(n);
   if (failed.empty()) return;
   cudaGetLastError();
@@ -121,13 +124,14 @@ void BoundCuda::forget(size_t n) {
 
 void BoundCuda::enqueue(cudaStream_t stream, std::vector<cudaEvent_t>* marks) {
   prepared_.form = 0;
+  ended_ = {};
   for (const Transfer& t : uploads_)
     must(cudaMemcpyAsync(t.region.data(), t.host->data() + t.host_offset, t.region.size,
                          cudaMemcpyHostToDevice, stream),
          "copying to the card");
   if (marks) must(cudaEventRecord((*marks)[0], stream), "recording an event");
   for (size_t n = 0; n < views_.size(); ++n) {
-    launch(n, stream);
+    launch(n, stream, marks != nullptr);
     if (marks) must(cudaEventRecord((*marks)[n + 1], stream), "recording an event");
   }
   for (const DeviceCopy& c : copies_)

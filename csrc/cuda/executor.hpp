@@ -81,7 +81,8 @@ class BoundCuda {
   };
   static void fail(const rr_exec* exec, const char* message);
   void enqueue(cudaStream_t on, std::vector<cudaEvent_t>* marks = nullptr);
-  void launch(size_t node, cudaStream_t on);
+  // alone: nothing of the next node is done with it.
+  void launch(size_t node, cudaStream_t on, bool alone);
   void forget(size_t node);
   void record();
 
@@ -95,6 +96,7 @@ class BoundCuda {
   const std::shared_ptr<Fault> fault_;
   CardMemory counters_;
   Prepared prepared_ = {};
+  Ended ended_ = {};
   int64_t launches_ = 0;
   std::vector<std::vector<rr_tensor>> tensors_;
   std::vector<rr_node> views_;

@@ -96,85 +96,78 @@ __device__ inline void scale_eight(float (&v)[8], T factor, const float (&w)[8])
   for (int i = 0; i < 8; ++i) v[i] = static_cast<float>(static_cast<T>(v[i]) * factor) * w[i];
 }
 
-// Values of a thread's blocks of 256 of a row of so many: warp w has blocks w, w + warps, ..
-template <int warps, int most>
-__device__ inline void load_blocks(const float* from, int64_t blocks, float (&v)[most][8]) {
-#pragma unroll
-  for (int i = 0; i < most; ++i) {
-    const int64_t block = threadIdx.x / kWarp + i * warps;
-    if (block < blocks) load_eight(from + block * kStepBlock + 8 * (threadIdx.x % kWarp), v[i]);
-  }
+// Of a row's 256 values, in all lanes. Where floats are too small for it, as double.
+__device__ inline double block_squares(const float (&v)[8]) {
+  float narrow = squares_of<float>(v);
+  for (int step = kWarp / 2; step > 0; step /= 2)
+    narrow += __shfl_xor_sync(kAllLanes, narrow, step);
+  if (narrow >= 1e-30f && narrow <= 1e37f) return narrow;
+  double wide = squares_of<double>(v);
+  for (int step = kWarp / 2; step > 0; step /= 2) wide += __shfl_xor_sync(kAllLanes, wide, step);
+  return wide;
 }
 
-// The factor of a row that lies in blocks as above, in an order that is its width's. sums:
-// shared, of as many T as there are blocks.
-template <int warps, int most, typename T>
-__device__ inline bool row_factor(const float (&v)[most][8], int64_t blocks, const RmsFactor& of,
-                                  T* sums, T& factor) {
-#pragma unroll
-  for (int i = 0; i < most; ++i) {
-    const int64_t block = threadIdx.x / kWarp + i * warps;
-    if (block >= blocks) break;
-    T sum = squares_of<T>(v[i]);
-    for (int step = kWarp / 2; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
-    if (threadIdx.x % kWarp == 0) sums[block] = sum;
-  }
-  __syncthreads();
+// The sum of a row's so many sums of squares, in an order that is its width's, in each of eight
+// neighbouring lanes.
+template <typename T>
+__device__ inline T row_squares(const double* squares, int blocks) {
   T total = 0;
-  for (int block = threadIdx.x % kWarp; block < blocks; block += kWarp) total += sums[block];
-  for (int step = kWarp / 2; step > 0; step /= 2) total += __shfl_xor_sync(kAllLanes, total, step);
-  return of(total, factor);
+  for (int block = threadIdx.x % 8; block < blocks; block += 8)
+    total += static_cast<T>(squares[block]);
+  for (int step = 4; step > 0; step /= 2) total += __shfl_xor_sync(kAllLanes, total, step);
+  return total;
 }
 
-constexpr int kMostNormBlocks = 64;
+// What up to four rows are multiplied by: lane t of each four has that of row t.
+__device__ inline float tile_factor(const double* squares, int rows, int blocks,
+                                    const RmsFactor& of) {
+  const int lane = threadIdx.x % kWarp;
+  squares += min(lane / 8, rows - 1) * blocks;
+  float factor;
+  const bool small = of(row_squares<float>(squares, blocks), factor);
+  if (!__all_sync(kAllLanes, small)) {
+    double wide;
+    of(row_squares<double>(squares, blocks), wide);
+    if (!small) factor = static_cast<float>(wide);
+  }
+  return __shfl_sync(kAllLanes, factor, lane % 4 * 8);
+}
 
-struct NormSums {
-  float narrow[kMostNormBlocks];
-  double wide[kMostNormBlocks];
-};
-
+// Rows of x, or of x + delta, that are normalised and multiplied by weight.
 struct NormRow {
   const float *x, *delta;  // delta: null for none
-  float* sum;              // where x + delta goes, or null
-  RmsFactor factor;
+  float* sum;              // where x + delta goes, with delta
+  const float* weight;
 };
 
-// x + delta, normalised and times weight, by all threads of a block, as row `row` of `out`.
-template <int warps, int most>
-__device__ inline void write_norm_row(const NormRow& in, const float (&weight)[most][8],
-                                      const StepRows& out, int64_t row, NormSums& sums) {
-  const int64_t blocks = out.blocks;
-  float v[most][8] = {};
-  load_blocks<warps, most>(in.x, blocks, v);
+// 256 values of row `row` of `out` times weight, and the sum of their squares, by a warp: products
+// are divided by the row's root mean square, which is known when all of it is.
+__device__ inline void write_norm_block(const NormRow& in, const StepRows& out, int64_t row,
+                                        int64_t block) {
+  const int64_t at = block * kStepBlock + threadIdx.x % kWarp * 8;
+  float v[8], w[8];
+  load_eight(in.x + at, v);
+  load_eight(in.weight + at, w);
   if (in.delta) {
-    float delta[most][8];
-    load_blocks<warps, most>(in.delta, blocks, delta);
+    float delta[8];
+    load_eight(in.delta + at, delta);
 #pragma unroll
-    for (int i = 0; i < most; ++i) {
-      const int64_t block = threadIdx.x / kWarp + i * warps;
-      if (block >= blocks) break;
-#pragma unroll
-      for (int k = 0; k < 8; ++k) v[i][k] += delta[i][k];
-      if (in.sum) store_eight(in.sum + block * kStepBlock + 8 * (threadIdx.x % kWarp), v[i]);
-    }
+    for (int i = 0; i < 8; ++i) v[i] += delta[i];
+    store_eight(in.sum + at, v);
   }
-  float factor;
-  double wide = 0.0;
-  const bool small = row_factor<warps, most>(v, blocks, in.factor, sums.narrow, factor);
-  if (!small) row_factor<warps, most>(v, blocks, in.factor, sums.wide, wide);
+  const double squares = block_squares(v);
+  if (threadIdx.x % kWarp == 0) out.squares(row)[block] = squares;
 #pragma unroll
-  for (int i = 0; i < most; ++i) {
-    const int64_t block = threadIdx.x / kWarp + i * warps;
-    if (block >= blocks) break;
-    if (small)
-      scale_eight(v[i], factor, weight[i]);
-    else
-      scale_eight(v[i], wide, weight[i]);
-    write_step_x(out, row, block, v[i]);
-  }
+  for (int i = 0; i < 8; ++i) v[i] *= w[i];
+  write_step_x(out, row, block, v);
 }
 
 enum class Act { kSilu, kGelu, kSigmoid };
+
+[[maybe_unused]] inline Act act_of(const rr_node* node) {
+  if (attr_is(node, "act", "silu")) return Act::kSilu;
+  return attr_is(node, "act", "gelu") ? Act::kGelu : Act::kSigmoid;
+}
 
 __device__ inline float gated(Act act, float gate, float up) {
   if (act == Act::kSilu) return silu(gate) * up;
@@ -228,6 +221,24 @@ __device__ inline void release_short_grid() {
 #if !defined(RR_EMULATE) && __CUDA_ARCH__ >= 900
   if (gridDim.x <= 1024) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
+}
+
+constexpr int kFusedThreads = 128;
+
+// The row and the block of 256 values of this warp; false beyond the last.
+struct OwnBlock {
+  int64_t row, block;
+
+  __device__ bool find(const StepRows& of) {
+    const int64_t at = int64_t{blockIdx.x} * (kFusedThreads / kWarp) + threadIdx.x / kWarp;
+    row = at / of.blocks;
+    block = at - row * of.blocks;
+    return row < of.rows;
+  }
+};
+
+[[maybe_unused]] inline dim3 block_grid(const StepRows& of) {
+  return dim3(static_cast<unsigned>(blocks_for(of.rows * of.blocks, kFusedThreads / kWarp)));
 }
 
 }  // namespace

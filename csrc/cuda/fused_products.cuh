@@ -35,14 +35,24 @@ constexpr int64_t kFewFusedRows = 64;
   return node->inputs[node->n_inputs - 1].shape[1];
 }
 
+// Rows of x with what lies behind them, and as much again: a launch that ends with the next node's
+// rows reads its own from the workspace's other half.
 [[maybe_unused]] inline size_t fused_workspace(const rr_node* node, int32_t) {
-  return static_cast<size_t>(step_x_bytes(node->outputs[0].shape[0], fused_width(node)));
+  const int64_t n = node->outputs[0].shape[0], k = fused_width(node);
+  const int64_t bytes = step_x_bytes(n, k) + step_squares_bytes(n, k);
+  return static_cast<size_t>(n <= kFewFusedRows ? 2 * bytes : bytes);
 }
 
-// The products of what is in the workspace with the weights from input `first` on, beside each
-// other.
+// Where the rows of a node go that no launch before it has made.
+[[maybe_unused]] inline StepRows own_step_rows(const rr_node* node, const rr_exec* exec) {
+  return {static_cast<unsigned char*>(exec->workspace), node->outputs[0].shape[0],
+          fused_width(node) / kStepBlock};
+}
+
+// The products of x with the weights from input `first` on, beside each other. normed: whether x
+// has sums of squares behind it.
 [[maybe_unused]] inline void launch_products(const rr_node* node, const rr_exec* exec,
-                                             uint32_t first) {
+                                             uint32_t first, const unsigned char* x, bool normed) {
   const rr_tensor& y = node->outputs[0];
   const int64_t row = y.shape[0] > 1 ? y.strides[0] / 4 : y.shape[1];
   riverrun::StepProduct products[riverrun::kMostStepWeights];
@@ -52,8 +62,9 @@ constexpr int64_t kFewFusedRows = 64;
     products[count++] = {&node->inputs[i], to, row};
     to += node->inputs[i].shape[0];
   }
-  riverrun::launch_step_products(exec, products, count, exec->workspace, y.shape[0],
-                                 fused_width(node));
+  const double eps = normed ? attr_float(node, "eps", 0.0) : 0.0;
+  riverrun::launch_step_products(exec, products, count,
+                                 {x, y.shape[0], fused_width(node), normed, eps});
 }
 
 [[maybe_unused]] inline bool dense_rows(const rr_tensor& t) {

@@ -4,20 +4,6 @@
 
 namespace {
 
-constexpr int kFusedThreads = 128;
-
-// The row and the block of 256 values of this warp; false beyond the last.
-struct OwnBlock {
-  int64_t row, block;
-
-  __device__ bool find(const StepRows& of) {
-    const int64_t at = int64_t{blockIdx.x} * (kFusedThreads / kWarp) + threadIdx.x / kWarp;
-    row = at / of.blocks;
-    block = at - row * of.blocks;
-    return row < of.rows;
-  }
-};
-
 struct GluInput {
   Act act;
   HeadRows gate, up;
@@ -60,24 +46,14 @@ int supports_glu(const rr_node* node, char* why, size_t size) {
   return supports_products(node, 2, why, size);
 }
 
-dim3 block_grid(int64_t rows, int64_t blocks) {
-  return dim3(static_cast<unsigned>(blocks_for(rows * blocks, kFusedThreads / kWarp)));
-}
-
-Act act_of(const rr_node* node) {
-  if (attr_is(node, "act", "silu")) return Act::kSilu;
-  return attr_is(node, "act", "gelu") ? Act::kGelu : Act::kSigmoid;
-}
-
 void run_glu(const rr_node* node, const rr_exec* exec) {
   if (numel(node->outputs[0]) == 0) return;
-  const int64_t rows = node->outputs[0].shape[0], blocks = fused_width(node) / kStepBlock;
-  const GluInput in = {act_of(node),
-                       head_rows(node->inputs[0]),
-                       head_rows(node->inputs[1]),
-                       {static_cast<unsigned char*>(exec->workspace), rows, blocks}};
-  RR_LAUNCH(exec, glu_step_x, block_grid(rows, blocks), kFusedThreads, 0, in);
-  launch_products(node, exec, 2);
+  if (const unsigned char* x = riverrun::ended_for(exec, node))
+    return launch_products(node, exec, 2, x, false);
+  const GluInput in = {act_of(node), head_rows(node->inputs[0]), head_rows(node->inputs[1]),
+                       own_step_rows(node, exec)};
+  RR_LAUNCH(exec, glu_step_x, block_grid(in.out), kFusedThreads, 0, in);
+  launch_products(node, exec, 2, in.out.x, false);
 }
 
 int supports_gated_norm(const rr_node* node, char* why, size_t size) {
@@ -92,14 +68,11 @@ int supports_gated_norm(const rr_node* node, char* why, size_t size) {
 
 void run_gated_norm(const rr_node* node, const rr_exec* exec) {
   if (numel(node->outputs[0]) == 0) return;
-  const int64_t rows = node->outputs[0].shape[0], blocks = fused_width(node) / kStepBlock;
-  const GatedNormInput in = {head_rows(node->inputs[0]),
-                             head_rows(node->inputs[2]),
-                             data<const float>(node->inputs[1]),
-                             attr_float(node, "eps", 0.0),
-                             {static_cast<unsigned char*>(exec->workspace), rows, blocks}};
-  RR_LAUNCH(exec, gated_norm_step_x, block_grid(rows, blocks), kFusedThreads, 0, in);
-  launch_products(node, exec, 3);
+  const GatedNormInput in = {head_rows(node->inputs[0]), head_rows(node->inputs[2]),
+                             data<const float>(node->inputs[1]), attr_float(node, "eps", 0.0),
+                             own_step_rows(node, exec)};
+  RR_LAUNCH(exec, gated_norm_step_x, block_grid(in.out), kFusedThreads, 0, in);
+  launch_products(node, exec, 3, in.out.x, false);
 }
 
 }  // namespace

@@ -33,12 +33,16 @@ bool riverrun::step_takes(const rr_tensor& w, char* why, size_t size) {
 }
 
 void riverrun::launch_step_products(const rr_exec* exec, const StepProduct* products, int count,
-                                    const void* x, int64_t n, int64_t k) {
+                                    const StepInput& x) {
+  const int64_t n = x.n;
   StepJob job = {};
   job.constant = true;
-  job.x = static_cast<const unsigned char*>(x);
+  job.x = x.x;
+  if (x.normed) job.squares = reinterpret_cast<const double*>(x.x + step_x_bytes(n, x.k));
+  job.eps = x.eps;
   job.n = static_cast<int>(n);
-  job.blocks = static_cast<int>(k / kStepBlock);
+  job.blocks = static_cast<int>(x.k / kStepBlock);
+  job.ending = next_ending(exec, products, count, x);
   for (int i = 0; i < count; ++i) {
     const rr_tensor& from = *products[i].w;
     if (from.shape[0] == 0) continue;
@@ -82,7 +86,7 @@ void run_step(const rr_node* node, const rr_exec* exec) {
               dim3(static_cast<unsigned>(blocks_for(warps, kStepXThreads / kWarp))), kStepXThreads,
               0, rows_of(x), StepRows{prepared, n, k / kStepBlock});
   const riverrun::StepProduct product = {&w, data<float>(y), step_row_values(y)};
-  riverrun::launch_step_products(exec, &product, 1, prepared, n, k);
+  riverrun::launch_step_products(exec, &product, 1, {prepared, n, k, false, 0.0});
 }
 
 int supports_step(const rr_node* node, char* why, size_t size) {

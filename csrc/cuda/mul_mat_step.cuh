@@ -9,6 +9,7 @@
 #pragma once
 
 #include "ahead.cuh"
+#include "step_ending.cuh"
 #include "step_fetch.cuh"
 #include "step_x.cuh"
 
@@ -152,22 +153,51 @@ __device__ inline void add_step_block(const F& f, const unsigned char* from,
   }
 }
 
-// Stores a lane's sums of a tile's row of x: rows g and g + 8 of a unit, if it has them.
-__device__ inline void store_step_sums(const StepJob& job, const StepWeight& w,
-                                       const StepShare& share, int unit, int tile, float2 sums,
-                                       int lane) {
-  const int column = tile * kStepRows + lane % 4, g = lane / 4, left = share.left(unit);
-  float* y = w.y + column * w.y_row + share.row(unit) + g;
-  if (column >= job.n) return;
-  if (g < left) y[0] = sums.x;
-  if (g + kStepHalf < left) y[kStepHalf] = sums.y;
-}
+// What products of a tile's rows of x are multiplied by: lane t of each four has that of row t.
+template <class Shape>
+struct StepFactors {
+  float of[Shape::tiles];
+  bool known = false;
+
+  __device__ void find(const StepJob& job, int first_tile) {
+    if (known) return;
+    known = true;
+    const double* squares = job.squares;
+    if (Shape::own_x && squares)
+      squares = reinterpret_cast<const double*>(dynamic_shared() + job.own_x - job.own_squares);
+#pragma unroll
+    for (int n = 0; n < Shape::tiles; ++n) {
+      of[n] = 1.0f;
+      const int first = (first_tile + n) * kStepRows;
+      if (!squares || first >= job.n) continue;
+      of[n] = tile_factor(squares + int64_t{first} * job.blocks, min(job.n - first, kStepRows),
+                          job.blocks, {int64_t{job.blocks} * kStepBlock, job.eps});
+    }
+  }
+};
+
+// Where a block's sums go: rows of x from 4 first_tile on.
+struct StepStore {
+  const StepJob& job;
+  const StepWeight& w;
+  const StepShare& share;
+  int first_tile;
+
+  // A lane's sums of a tile's row of x: rows g and g + 8 of a unit, if it has them.
+  __device__ void store(int unit, int tile, float2 sums, int lane) const {
+    const int column = (first_tile + tile) * kStepRows + lane % 4;
+    const int g = lane / 4, left = share.left(unit);
+    if (column >= job.n) return;
+    float* y = w.y + column * w.y_row + share.row(unit) + g;
+    if (g < left) y[0] = sums.x;
+    if (g + kStepHalf < left) y[kStepHalf] = sums.y;
+  }
+};
 
 // Adds, in the order of K, the sums of pieces of the units that are cut.
 template <class Shape>
-__device__ inline void add_step_pieces(const StepJob& job, const StepWeight& w,
-                                       const StepShare& share, int first_tile,
-                                       const float2* slots) {
+__device__ inline void add_step_pieces(const StepStore& to, const float2* slots) {
+  const StepShare& share = to.share;
   const int all = share.cut_blocks();
   for (int i = threadIdx.x; i < (share.units - share.whole) * Shape::slot; i += Shape::threads) {
     const int unit = i / Shape::slot, at = i % Shape::slot;
@@ -181,7 +211,7 @@ __device__ inline void add_step_pieces(const StepJob& job, const StepWeight& w,
       const float2 v = slots[2 * run * Shape::slot + at];
       sum.x += v.x, sum.y += v.y;
     }
-    store_step_sums(job, w, share, share.whole + unit, first_tile + at / kWarp, sum, at % kWarp);
+    to.store(share.whole + unit, at / kWarp, sum, at % kWarp);
   }
 }
 
@@ -200,17 +230,18 @@ __device__ inline F step_codes(const unsigned char* first, const unsigned char* 
 
 // A block's share of a weight, of which `fetch` has begun to fill the ring's stages.
 template <class F, class Shape>
-__device__ inline void multiply_step_share(const StepJob& job, const StepWeight& w,
-                                           const StepShare& share, int first_tile,
-                                           StepFetch<F>& fetch, StepRing& ring,
+__device__ inline void multiply_step_share(const StepStore& to, StepFetch<F>& fetch, StepRing& ring,
                                            unsigned char* stages) {
   using Stage = StepStage<F>;
   const int lane = threadIdx.x % kWarp;
-  const StepColumns<Shape> columns(job, first_tile);
+  const StepJob& job = to.job;
+  const StepShare& share = to.share;
+  const StepColumns<Shape> columns(job, to.first_tile);
   auto* slots = reinterpret_cast<float2*>(dynamic_shared() + job.own_x);
   StepWalk walk(share);
   bool whole = walk.block == 0;  // the unit from its beginning on
   StepSums<Shape> sums;
+  StepFactors<Shape> factors;
 #pragma unroll 1
   while (!walk.ended) {
     const int blocks = walk.stage(share, fetch.most), unit = walk.unit;
@@ -235,13 +266,14 @@ __device__ inline void multiply_step_share(const StepJob& job, const StepWeight&
     ring.advance();
     walk.advance(share, blocks);
     if (walk.block != 0 && walk.left > 0) continue;
+    factors.find(job, to.first_tile);
     float2* slot = slots + lane;
     slot += (2 * (threadIdx.x / kWarp) + (whole ? 1 : 0)) * Shape::slot;
 #pragma unroll
     for (int n = 0; n < Shape::tiles; ++n) {
-      const float2 own = make_float2(sums.at[n][0], sums.at[n][1]);
+      const float2 own = make_float2(sums.at[n][0] * factors.of[n], sums.at[n][1] * factors.of[n]);
       if (whole && walk.block == 0)
-        store_step_sums(job, w, share, unit, first_tile + n, own, lane);
+        to.store(unit, n, own, lane);
       else
         slot[n * kWarp] = own;
       sums.at[n][0] = sums.at[n][1] = 0.0f;
@@ -250,7 +282,7 @@ __device__ inline void multiply_step_share(const StepJob& job, const StepWeight&
     whole = walk.block == 0;
   }
   __syncthreads();
-  add_step_pieces<Shape>(job, w, share, first_tile, slots);
+  add_step_pieces<Shape>(to, slots);
   __syncthreads();
 }
 
@@ -277,8 +309,12 @@ struct StepBlock {
     __syncthreads();
   }
 
-  // Bytes of barriers in shared memory.
-  static constexpr int kBarriers = (1 + kStepWarps * kMostStages) * 8;
+  // Bytes of barriers in shared memory, and of what the block's warps tell each other at the end.
+  static constexpr int kBarriers = (2 + kStepWarps * kMostStages) * 8;
+
+  __device__ unsigned* complete() const {
+    return reinterpret_cast<unsigned*>(barriers + 1 + kStepWarps * kMostStages);
+  }
 
   // The first address from here on that bulk copies to shared memory are fast at.
   __device__ static unsigned char* apart(unsigned char* at) {
@@ -308,7 +344,7 @@ struct StepBlock {
     for (int s = 0, at = ring.at; s < job.stages; ++s, at = ring.behind(at))
       fetch.next(own + at * 2 * half, ring.full + at);
     begin();
-    multiply_step_share<F, Shape>(job, w, share, first_tile, fetch, ring, own);
+    multiply_step_share<F, Shape>({job, w, share, first_tile}, fetch, ring, own);
   }
 };
 
@@ -330,6 +366,8 @@ __global__ void __launch_bounds__(Shape::threads, 1) multiply_step(StepJob job) 
     const bool done[] = {
         (w.dtype == dtypes && (block.template multiply<StepCodes<dtypes>>(w, share), true))...};
     static_cast<void>(done);
+    if (job.ending.kind != StepEnding::kNone)
+      end_step_products(job.ending, job.n, first, rows, block.complete());
   }
   if (!block.begun) await_grid();
 }
@@ -347,9 +385,12 @@ inline int step_stage(const StepJob& job) {
 template <class Shape, uint32_t... dtypes>
 inline int lay_out_step(StepJob& job) {
   constexpr int kBeyond = kCopiesApart + 16;  // bytes are read beyond the last row
-  const int64_t own = Shape::own_x ? step_x_bytes(job.n, job.blocks * kStepBlock) : 0;
+  const int64_t k = int64_t{job.blocks} * kStepBlock;
+  const int64_t squares = job.squares ? step_squares_bytes(job.n, k) : 0;
+  const int64_t own = Shape::own_x ? step_x_bytes(job.n, k) + squares : 0;
   const int64_t room = kMostStepShared - kBeyond - Shape::sums - StepBlock<Shape>::kBarriers - own;
   job.own_x = static_cast<int>(own);
+  job.own_squares = static_cast<int>(squares);
   for (int least = 3; least >= 2; --least)
     for (job.stage_blocks = 3; job.stage_blocks > 0; --job.stage_blocks) {
       int stage = 0;

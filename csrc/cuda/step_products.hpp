@@ -20,10 +20,43 @@ struct StepProduct {
 // Whether a launch takes this weight, a matrix, on the current device; why not, if not.
 bool step_takes(const rr_tensor& w, char* why, size_t size);
 
-// One launch. products: up to kMostStepWeights, all with weights of k columns. x: n rows of k
-// values as step_x.cuh writes them, step_x_bytes(n, k) bytes.
+// n rows of k values as step_x.cuh writes them.
+struct StepInput {
+  const unsigned char* x;
+  int64_t n, k;
+  // Whether sums of squares lie behind the rows, whose root mean square products are divided by,
+  // and what is added to the mean.
+  bool normed;
+  double eps;
+};
+
+// One launch. products: up to kMostStepWeights, all with weights of k columns. Where the next node
+// begins with rows made of these products alone, the launch makes them, too.
 void launch_step_products(const rr_exec* exec, const StepProduct* products, int count,
-                          const void* x, int64_t n, int64_t k);
+                          const StepInput& x);
+
+// What the last blocks of a launch make of its products: 256 values of each row, as soon as all
+// products that they are made of are there. Rows of inputs are so many bytes apart.
+struct StepEnding {
+  enum Kind { kNone, kAddNorm, kGlu } kind;
+  const char *first, *second;  // x and delta, or gate and up
+  int64_t first_row, second_row;
+  float* sum;           // of x and delta
+  const float* weight;  // of the norm
+  int act;              // of the gate
+  unsigned char* x;     // where rows go
+  int blocks;           // of 256 values in each of them
+  unsigned arrivals;    // of which those 256 values are made: products of a row of x
+  unsigned* counters;
+};
+
+// What the next node lets a launch of these products with n rows of x end with; `x`: what they
+// multiply.
+StepEnding next_ending(const rr_exec* exec, const StepProduct* products, int count,
+                       const StepInput& x);
+
+// Rows that the launch before left for this node, or null.
+const unsigned char* ended_for(const rr_exec* exec, const rr_node* node);
 
 // A weight as the kernel sees it.
 struct StepWeight {
@@ -41,9 +74,14 @@ struct StepJob {
   int count;
   bool constant;  // no kernel writes a weight
   const unsigned char* x;
+  const double* squares;  // sums of squares of blocks of rows, or null: products stay as they are
+  double eps;
   int n, blocks;  // rows of x, blocks of 256 values of each
-  int own_x;      // bytes of rows of x in shared memory, 0 where they stay where they are
+  // Bytes of rows of x in shared memory with their sums of squares, 0 where they stay where they
+  // are, and of these sums alone.
+  int own_x, own_squares;
   int stages, stage_blocks;  // of each warp; blocks of 256 values in one, at most
+  StepEnding ending;
 };
 
 // For up to 4, 8, 16 and any number of rows of x; shares and shared memory are set here.

@@ -29,8 +29,14 @@ struct StepRecord {
 };
 
 // Bytes of n rows of k values, a multiple of 256.
-[[maybe_unused]] constexpr int64_t step_x_bytes(int64_t n, int64_t k) {
+[[maybe_unused]] __host__ __device__ constexpr int64_t step_x_bytes(int64_t n, int64_t k) {
   return (n + kStepRows - 1) / kStepRows * (k / kStepBlock) * StepRecord::of(n).bytes;
+}
+
+// Of sums of squares of each row's blocks, doubles: they lie behind rows that are to be normalised.
+// A multiple of 16, as bulk copies have it.
+[[maybe_unused]] constexpr int64_t step_squares_bytes(int64_t n, int64_t k) {
+  return (n * (k / kStepBlock) + 1) / 2 * 16;
 }
 
 // Four integers of up to 8192 as lower bytes from -64 to 63 and upper bytes of units of 128.
@@ -48,6 +54,10 @@ struct TwoBytes {
 struct StepRows {
   unsigned char* x;
   int64_t rows, blocks;
+
+  __device__ double* squares(int64_t row) const {
+    return reinterpret_cast<double*>(x + step_x_bytes(rows, blocks * kStepBlock)) + row * blocks;
+  }
 };
 
 // Row `row`, values 256 `block` to 256 block + 255, of which lane l of a warp has eight from 8l on.
