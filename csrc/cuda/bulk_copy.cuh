@@ -20,6 +20,11 @@ using emulate::bulk_copy;
 
 __device__ inline void barriers_made() {}
 
+__device__ inline void bulk_copy_once(void* to, const void* from, unsigned bytes,
+                                      uint64_t* barrier) {
+  bulk_copy(to, from, bytes, barrier);
+}
+
 #else
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
@@ -72,6 +77,18 @@ __device__ inline void bulk_copy(void* to, const void* from, unsigned bytes, uin
   RR_SINCE_90(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
           "r"(shared_address(to)),
+      "l"(from), "r"(bytes), "r"(shared_address(barrier))
+      : "memory");
+}
+
+// The same of what is read once: in the L2 cache it gives way before anything else does.
+__device__ inline void bulk_copy_once(void* to, const void* from, unsigned bytes,
+                                      uint64_t* barrier) {
+  RR_SINCE_90(
+      "{\n\t.reg .b64 once;\n\t"
+      "createpolicy.fractional.L2::evict_first.b64 once, 1.0;\n\t"
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1], %2, [%3], once;\n\t}" ::"r"(shared_address(to)),
       "l"(from), "r"(bytes), "r"(shared_address(barrier))
       : "memory");
 }

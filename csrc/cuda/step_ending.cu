@@ -9,8 +9,9 @@ using riverrun::StepEnding;
 using riverrun::StepInput;
 using riverrun::StepProduct;
 
-// With more rows a launch of its own is faster, whose blocks share them out.
-constexpr int64_t kMostEndedRows = 8;
+// With more rows, or with short ones, a launch of its own is faster: products are short then, and
+// its blocks share the rows out.
+constexpr int64_t kMostEndedRows = 1, kLeastEndedBlocks = 16;
 
 // Whether t is n rows of what this product makes.
 bool is_product(const rr_tensor& t, const StepProduct& of, int64_t n) {
@@ -46,7 +47,8 @@ StepEnding riverrun::next_ending(const rr_exec* exec, const StepProduct* product
   if (!next || x.n > kMostEndedRows || next->n_inputs < 2) return {};
   StepEnding ending = beginning(*next, products, count, x.n);
   const int64_t k = fused_width(next), blocks = k / kStepBlock;
-  if (ending.kind == StepEnding::kNone || blocks > kCounters || numel(next->outputs[0]) == 0)
+  if (ending.kind == StepEnding::kNone || blocks < kLeastEndedBlocks || blocks > kCounters ||
+      numel(next->outputs[0]) == 0)
     return {};
   const auto half = static_cast<int64_t>(exec->workspace_bytes / 2 / 256 * 256);
   if (step_x_bytes(x.n, x.k) + step_squares_bytes(x.n, x.k) > half) return {};

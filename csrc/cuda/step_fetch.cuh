@@ -143,7 +143,7 @@ struct StepFetch {
 
  private:
   __device__ void copy(unsigned char* to, unsigned number, unsigned bytes, uint64_t* full) const {
-    bulk_copy(to + Stage::skew(number), w.data + int64_t{number} * Stage::block, bytes, full);
+    bulk_copy_once(to + Stage::skew(number), w.data + int64_t{number} * Stage::block, bytes, full);
   }
 };
 
