@@ -120,7 +120,7 @@ __device__ inline void add_quarter(const F& f, int quarter, const unsigned (&cod
 // Adds the products of a block of 256 values, of which f has this lane's part, with x, of which the
 // first quarters are there.
 template <class F, class Shape>
-__device__ inline void add_step_block(const F& f, const unsigned char* from,
+__device__ inline void add_step_block(F f, const unsigned char* from,
                                       const StepColumns<Shape>& columns, StepX<Shape>& x,
                                       StepSums<Shape>& sums) {
   BlockSums<F> of[Shape::tiles];
@@ -183,19 +183,6 @@ __device__ inline void add_step_pieces(const StepJob& job, const StepWeight& w,
     }
     store_step_sums(job, w, share, share.whole + unit, first_tile + at / kWarp, sum, at % kWarp);
   }
-}
-
-// The part of a block of 256 values of a unit's halves that is this lane's.
-template <class F>
-__device__ inline F step_codes(const unsigned char* first, const unsigned char* second) {
-  const int lane = threadIdx.x % kWarp;
-  F f;
-  f.load(0, first + lane / 4 * F::kBytes, lane % 4);
-  f.load(1, second + lane / 4 * F::kBytes, lane % 4);
-  if constexpr (F::kMatrix)
-    f.matrix = (lane / kStepHalf % 2 ? second : first) + lane % kStepHalf * F::kBytes +
-               lane / kStepUnit * 16;
-  return f;
 }
 
 // A block's share of a weight, of which `fetch` has begun to fill the ring's stages.
@@ -373,7 +360,7 @@ inline bool launch_step(const rr_exec* exec, StepJob& job) {
   int64_t costs[riverrun::kMostStepWeights], all = 0, halves = 0;
   for (int i = 0; i < job.count; ++i) {
     const StepWeight& w = job.weights[i];
-    const bool done[] = {(w.dtype == dtypes && (costs[i] = StepCodes<dtypes>::kBytes, true))...};
+    const bool done[] = {(w.dtype == dtypes && (costs[i] = kBytesOf256<dtypes>, true))...};
     static_cast<void>(done);
     costs[i] *= blocks_for(w.rows, kStepHalf);
     all += costs[i];
