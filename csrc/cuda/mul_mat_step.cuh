@@ -1,7 +1,7 @@
 // y = x w^T for few rows of x and weights of block types on tensor cores, row-exact.
 //
 // A block takes a share of the rows of w, in units of 16, which its warps take whole or cut into
-// runs of as many blocks of 256 values. Weights are packed by eight rows (pack_rows8.cu), so that
+// runs of as many blocks of 256 values. Weights are packed by eight rows (rows8.cuh), so that
 // what a warp takes at a time is one bulk copy for eight rows, into its own part of shared memory.
 // Where a unit is cut, its pieces' sums meet in shared memory and are added in the order of K.
 // Where it is cut depends on the weights of the launch and on the card, not on x, so a row's result
