@@ -19,7 +19,7 @@ struct ChosenTable {
 // gated: rows of two weights in turn.
 template <bool gated>
 struct ChosenTiles {
-  static constexpr bool kChosen = true, kGated = gated;
+  static constexpr bool kChosen = true, kGated = gated, kInPieces = false;
 
   const int* groups_number;
   const int4* groups;

@@ -1,7 +1,7 @@
 // get_rows: a thread decodes 32 values of a block type, or copies as many plain ones as it loads at
 // once. Tables of block types may be packed by eight rows.
-#include "decode.cuh"
 #include "elementwise.cuh"
+#include "rows8.cuh"
 
 namespace {
 
@@ -56,8 +56,9 @@ __global__ void __launch_bounds__(kThreads) get_blocks(Lookup at, bool quads, Ch
   if (row < 0) return;
   float values[32];
   if (at.packed) {
-    const int64_t eight = (row / 8 * (at.width / 256) + group / 8) * 8 + row % 8;
-    decode32<dtype>(at.table + eight * kBytesOf256<dtype>, group % 8, values);
+    const int64_t eight = row / 8 * (at.width / 256) + group / 8;
+    Rows8<dtype>::decode32(at.table + eight * 8 * kBytesOf256<dtype>, row % 8,
+                           static_cast<int>(group % 8), values);
   } else {
     decode32<dtype>(at.table + row * at.table_step, group, values);
   }

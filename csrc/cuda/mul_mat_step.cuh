@@ -1,7 +1,7 @@
 // y = x w^T for few rows of x and weights of block types on tensor cores, row-exact.
 //
 // A block takes a share of the rows of w, in units of 16, which its warps take whole or cut into
-// runs of as many blocks of 256 values. Weights are packed by eight rows (pack_rows8.cu), so that
+// runs of as many blocks of 256 values. Weights are packed by eight rows (rows8.cuh), so that
 // what a warp takes at a time is one bulk copy for eight rows, into its own part of shared memory.
 // Where a unit is cut, its pieces' sums meet in shared memory and are added in the order of K.
 // Where it is cut depends on the weights of the launch and on the card, not on x, so a row's result
@@ -121,7 +121,7 @@ __device__ inline void add_quarter(const F& f, int quarter, const unsigned (&cod
 // Adds the products of a block of 256 values, of which f has this lane's part, with x, of which the
 // first quarters are there.
 template <class F, class Shape>
-__device__ inline void add_step_block(const F& f, const unsigned char* from,
+__device__ inline void add_step_block(F f, const unsigned char* from,
                                       const StepColumns<Shape>& columns, StepX<Shape>& x,
                                       StepSums<Shape>& sums) {
   BlockSums<F> of[Shape::tiles];
@@ -213,19 +213,6 @@ __device__ inline void add_step_pieces(const StepStore& to, const float2* slots)
     }
     to.store(share.whole + unit, at / kWarp, sum, at % kWarp);
   }
-}
-
-// The part of a block of 256 values of a unit's halves that is this lane's.
-template <class F>
-__device__ inline F step_codes(const unsigned char* first, const unsigned char* second) {
-  const int lane = threadIdx.x % kWarp;
-  F f;
-  f.load(0, first + lane / 4 * F::kBytes, lane % 4);
-  f.load(1, second + lane / 4 * F::kBytes, lane % 4);
-  if constexpr (F::kMatrix)
-    f.matrix = (lane / kStepHalf % 2 ? second : first) + lane % kStepHalf * F::kBytes +
-               lane / kStepUnit * 16;
-  return f;
 }
 
 // A block's share of a weight, of which `fetch` has begun to fill the ring's stages.
@@ -414,7 +401,7 @@ inline bool launch_step(const rr_exec* exec, StepJob& job) {
   int64_t costs[riverrun::kMostStepWeights], all = 0, halves = 0;
   for (int i = 0; i < job.count; ++i) {
     const StepWeight& w = job.weights[i];
-    const bool done[] = {(w.dtype == dtypes && (costs[i] = StepCodes<dtypes>::kBytes, true))...};
+    const bool done[] = {(w.dtype == dtypes && (costs[i] = kBytesOf256<dtypes>, true))...};
     static_cast<void>(done);
     costs[i] *= blocks_for(w.rows, kStepHalf);
     all += costs[i];

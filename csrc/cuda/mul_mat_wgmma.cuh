@@ -282,8 +282,8 @@ void write_slabs(const rr_exec* exec, const float* x, int64_t x_row, int64_t n,
 }
 
 // Brings x into the workspace, unless it is there.
-template <uint32_t dtype>
-void prepare_slabs(const rr_exec* exec, const rr_tensor& x, const PromptJob<PromptTiles>& job) {
+template <uint32_t dtype, class Tiles>
+void prepare_slabs(const rr_exec* exec, const rr_tensor& x, const PromptJob<Tiles>& job) {
   constexpr int kForm = kInHalves<dtype> ? kHalfSlabForm
                         : kPlain<dtype>  ? kSplitSlabForm
                                          : kSlabForm;
@@ -324,16 +324,24 @@ void launch_prompt(const rr_exec* exec, const PromptJob<Tiles>& job, int blocks)
             PromptMemory<dtype>::kBytes, job);
 }
 
-template <uint32_t dtype>
-void run_prompt(const rr_node* node, const rr_exec* exec) {
+template <uint32_t dtype, class Tiles>
+void run_prompt_of(const rr_node* node, const rr_exec* exec) {
   const rr_tensor &x = node->inputs[0], &w = node->inputs[1], &y = node->outputs[0];
   const int64_t n = n_rows(x), m = w.shape[0];
   if (m == 0 || n == 0) return;
-  auto job = prompt_job<dtype, PromptTiles>(w, exec->workspace, n, data<float>(y), row_step(y));
+  auto job = prompt_job<dtype, Tiles>(w, exec->workspace, n, data<float>(y), row_step(y));
   const int takers = cuda(exec).multiprocessors;
-  job.tiles = cut_tiles(blocks_for(m, kPromptRows), n, takers);
+  job.tiles = {cut_tiles(blocks_for(m, kPromptRows), n, takers)};
   prepare_slabs<dtype>(exec, x, job);
   launch_prompt<dtype>(exec, job, min(takers, job.tiles.count));
+}
+
+template <uint32_t dtype>
+void run_prompt(const rr_node* node, const rr_exec* exec) {
+  if constexpr (Rows8<dtype>::kInPieces)
+    if (node->inputs[1].layout == RR_LAYOUT_ROWS8)
+      return run_prompt_of<dtype, PieceTiles>(node, exec);
+  run_prompt_of<dtype, PromptTiles>(node, exec);
 }
 
 template <uint32_t dtype>

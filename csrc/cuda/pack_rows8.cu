@@ -1,8 +1,8 @@
-// Weights of block types packed by eight rows (RR_LAYOUT_ROWS8), as products on cards read them.
+// Packers of RR_LAYOUT_ROWS8.
 #include <string.h>
 
 #include "../common/kernel.hpp"
-#include "decode.cuh"
+#include "rows8.cuh"
 
 namespace {
 
@@ -17,18 +17,17 @@ size_t rows8_bytes(int64_t rows, int64_t cols) {
 
 template <uint32_t dtype>
 void pack_rows8(const void* plain, void* packed, int64_t rows, int64_t cols) {
-  constexpr int64_t block = kBytesOf256<dtype>;
+  constexpr int64_t kBytes = kBytesOf256<dtype>;
   const auto* from = static_cast<const uint8_t*>(plain);
-  auto* to = static_cast<uint8_t*>(packed);
+  auto* eight = static_cast<uint8_t*>(packed);
   const int64_t blocks = cols / kValues;
   for (int64_t first = 0; first < rows; first += kRows)
-    for (int64_t b = 0; b < blocks; ++b)
-      for (int64_t r = first; r < first + kRows; ++r, to += block) {
-        if (r < rows)
-          memcpy(to, from + (r * blocks + b) * block, block);
-        else
-          memset(to, 0, block);
-      }
+    for (int64_t b = 0; b < blocks; ++b, eight += kRows * kBytes) {
+      const int there = static_cast<int>(rows - first < kRows ? rows - first : kRows);
+      if (there < kRows) memset(eight, 0, kRows * kBytes);
+      for (int r = 0; r < there; ++r)
+        Rows8<dtype>::put(from + ((first + r) * blocks + b) * kBytes, eight, r);
+    }
 }
 
 }  // namespace

@@ -172,8 +172,12 @@ struct Halves<RR_Q6_K> {
   __device__ static float bound(unsigned head) { return 4096.0f * fabsf(low_half(head)); }
 
   __device__ void load(int r, const unsigned char* block, int t, float power) {
-    const unsigned d = pair_of(float_to_half(load_half(block + 208) * power));
-    const unsigned s = load32(block + 192 + 4 * t) ^ 0x80808080u;
+    set_scales(r, load32(block + 192 + 4 * t), load_half(block + 208) * power);
+  }
+
+  // Of a lane's four sub-blocks of 16.
+  __device__ void set_scales(int r, unsigned scales, float times_power) {
+    const unsigned d = pair_of(float_to_half(times_power)), s = scales ^ 0x80808080u;
     const unsigned even = multiply_pairs(add_pairs(even_bytes(s), pair_of(kMinus1152)), d);
     const unsigned odd = multiply_pairs(add_pairs(odd_bytes(s), pair_of(kMinus1152)), d);
     scale[r][0] = low_twice(even);
@@ -198,9 +202,47 @@ struct Halves<RR_Q6_K> {
   }
 };
 
+// The same of a row's pieces as they come to shared memory, of which `row` is the row's number in
+// its eight. head: from where an eight has it.
+template <uint32_t dtype>
+struct PieceHalves;
+
+template <>
+struct PieceHalves<RR_Q6_K> : Halves<RR_Q6_K> {
+  using Rows = Rows8<RR_Q6_K>;
+  static constexpr int kHead = Rows::kBehind, kHeadApart = Rows::kLeft;  // bytes: of row 0, of rows
+
+  __device__ static unsigned head(const uint8_t* d) { return load16(d); }
+
+  __device__ void load(int r, const unsigned char* pieces, int row, int t, float power) {
+    const unsigned char* scales = pieces + 16 * Rows::kScales;
+    set_scales(r, aligned32(scales + 4 * t), load_half(scales + 16 + Rows::kLeft * row) * power);
+  }
+
+  __device__ void take(int r, const unsigned char* pieces, int t, int u,
+                       unsigned (&a)[4][4]) const {
+    const auto eight = [&](int piece) {
+      return *reinterpret_cast<const uint2*>(pieces + 16 * (3 * t + piece) + u % 2 * 8);
+    };
+    const uint2 of[2] = {eight(u / 2), eight(2)};
+    const uint2 top = u / 2 ? eight(0) : uint2{};
+#pragma unroll
+    for (int s = 0; s < 4; ++s) {
+      const int h = s % 2;
+      const unsigned own = s < 2 ? of[h].x : of[h].y;
+      unsigned code = own >> 2;
+      if (h == 1 && u / 2 == 1)
+        code = s < 2 ? Rows::fourth<0>(top.x, of[0].x, own) : Rows::fourth<0>(top.y, of[0].y, own);
+      centred(code & 0x3f3f3f3fu, pair_of(kMinus1056), scale[r][2 * h + u / 2], a[s][r],
+              a[s][2 + r]);
+    }
+  }
+};
+
 template <uint32_t dtype, class Tiles>
 class HalfRows : public PromptRows<dtype, Tiles> {
   using Base = PromptRows<dtype, Tiles>;
+  using Of = std::conditional_t<Tiles::kInPieces, PieceHalves<dtype>, Halves<dtype>>;
 
  public:
   static constexpr bool kHalves = true;
@@ -211,14 +253,14 @@ class HalfRows : public PromptRows<dtype, Tiles> {
     const uint8_t* scanned = scanned_row(tile_);
 #pragma unroll 4
     for (int c = 0; c < job.chunks; ++c)
-      bound_ = fmaxf(bound_, Halves<dtype>::bound(Halves<dtype>::head(scanned + c * apart())));
+      bound_ = fmaxf(bound_, Of::bound(Of::head(scanned + c * apart())));
     enter_tile();
     load();
   }
 
   __device__ void advance() {
     Base::advance();
-    bound_ = fmaxf(bound_, Halves<dtype>::bound(head_));
+    bound_ = fmaxf(bound_, Of::bound(head_));
     if (++chunk_ == this->job_.chunks) {
       chunk_ = 0;
       tile_ += static_cast<int>(gridDim.x);
@@ -239,17 +281,23 @@ class HalfRows : public PromptRows<dtype, Tiles> {
   // Bytes from a row's chunk to its next one.
   __device__ int64_t apart() const { return Chunk<dtype>::bytes + this->job_.w_skip; }
 
-  // Each lane looks through one of the warp's rows of a tile.
+  // Each lane looks through the heads of one of the warp's rows of a tile.
   __device__ const uint8_t* scanned_row(int tile) const {
     const PromptTile of = this->job_.tiles.tile(tile);
-    return this->row_of_w(of, this->row(of) - this->lane() / 4 * 2 + this->lane() % 16);
+    const int row = first_row(of) + lane_of_warp() % 16;
+    if constexpr (Tiles::kInPieces) {
+      const int at = min(row, this->job_.m - 1);
+      return this->job_.w + at / 8 * this->job_.w_eight + Of::kHead + at % 8 * Of::kHeadApart;
+    } else {
+      return row_of_w(this->job_, of, row);
+    }
   }
 
   __device__ void enter_tile() {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const unsigned size =
-          __float_as_uint(__shfl_sync(kAllLanes, bound_, this->lane() / 4 * 2 + r));
+          __float_as_uint(__shfl_sync(kAllLanes, bound_, lane_of_warp() / 4 * 2 + r));
       inverse_before_[r] = inverse_[r];
       inverse_[r] = inverse_power_for(size);
     }
@@ -259,10 +307,15 @@ class HalfRows : public PromptRows<dtype, Tiles> {
   }
 
   __device__ void load() {
-    head_ = scanned_ ? Halves<dtype>::head(scanned_ + chunk_ * apart()) : 0;
+    head_ = scanned_ ? Of::head(scanned_ + chunk_ * apart()) : 0;
 #pragma unroll
-    for (int r = 0; r < 2; ++r)
-      halves_.load(r, this->block(r), threadIdx.x % 4, inverse_of_power(inverse_[r]));
+    for (int r = 0; r < 2; ++r) {
+      const float power = inverse_of_power(inverse_[r]);
+      if constexpr (Tiles::kInPieces)
+        halves_.load(r, this->block(r), (lane_of_warp() / 4 * 2 + r) % 8, threadIdx.x % 4, power);
+      else
+        halves_.load(r, this->block(r), threadIdx.x % 4, power);
+    }
   }
 
   int tile_, chunk_ = 0;    // what is decoded
@@ -270,7 +323,7 @@ class HalfRows : public PromptRows<dtype, Tiles> {
   unsigned head_;           // what was read there last
   float bound_ = 0.0f;      // of what was read there before
   float inverse_[2] = {}, inverse_before_[2];
-  Halves<dtype> halves_;
+  Of halves_;
 };
 
 }  // namespace

@@ -2,38 +2,15 @@
 // and rows of x in slabs.
 #pragma once
 
-#include "mul_mat_mma.cuh"
-#include "prompt_tiles.cuh"
+#include "prompt_sources.cuh"
 #include "wgmma.cuh"
 
 namespace {
 
-constexpr int kPromptWarps = 8, kPromptThreads = kPromptWarps * kWarp + kWarpgroup;
-constexpr int kPromptRows = kPromptWarps * kRowsOfWarp;  // of w that a block takes
+constexpr int kPromptThreads = kPromptWarps * kWarp + kWarpgroup;
 constexpr int kPromptStage = kWidest * kSlabBytes;
 constexpr int kPromptShared = 227 * 1024;
 constexpr int kTilesApart = 1024;  // what the address of a tile of x divides by
-
-// Tiles: which products, PromptTiles or ChosenTiles. Where these are gated, rows of y are those of
-// w by the activation of gate, and m counts the rows of both.
-template <class Tiles>
-struct PromptJob {
-  const uint8_t *w, *w_end;
-  const uint8_t *gate, *gate_end;
-  // Bytes: of eight rows, from one of them to the next, of a matrix; what to skip behind 256
-  // values.
-  int64_t w_eight, w_row, w_matrix;
-  int w_skip;
-  const uint8_t* x;        // slabs
-  int64_t slab;            // bytes
-  const float* x_factors;  // of rows in f16
-  float* y;
-  int64_t y_row;  // values
-  int n, m, k;
-  int chunks;  // of k
-  Tiles tiles;
-  bool vector;  // y takes stores of 8 bytes
-};
 
 // Which rows of slabs are row r of x: of, if that is null, r; else each of[copies r + i] from 0 on.
 struct SlabPlaces {
@@ -85,6 +62,7 @@ __global__ void __launch_bounds__(kMmaThreads)
       *reinterpret_cast<uint4*>(to + part * slab) = both[part];
   }
 }
+
 // A warp's 16 rows of w, through all of its tiles.
 template <uint32_t dtype, class Tiles>
 class PromptRows {
@@ -93,66 +71,49 @@ class PromptRows {
 
  public:
   __device__ PromptRows(const PromptJob<Tiles>& job, unsigned char* shared)
-      : job_(job), next_(static_cast<int>(blockIdx.x)) {
-    const int warp = threadIdx.x / kWarp;
-    shared_ = shared + warp * 2 * C::warp_bytes + lane() / 4 * C::pitch;
-    fetch(shared_ + C::warp_bytes);
+      : job_(job),
+        next_(static_cast<int>(blockIdx.x)),
+        source_(shared + threadIdx.x / kWarp * 2 * C::warp_bytes) {
+    fetch(1);
     advance();
   }
 
   // The first of the lane's two neighbouring rows.
   __device__ int row(const PromptTile& tile) const {
-    return tile.down * kPromptRows + static_cast<int>(threadIdx.x) / kWarp * kRowsOfWarp +
-           lane() / 4 * 2;
+    return first_row(tile) + lane_of_warp() / 4 * 2;
   }
 
   // Goes on to the next chunk, and asks for the one after it.
   __device__ void advance() {
     async_copy_wait<0>();
     __syncwarp();
-#pragma unroll
-    for (int j = 0; j < 2; ++j) at_[j] = next_at_[j];
+    source_.turn();
     side_ ^= 1;
     decoded_ = decoded_ + 1 == job_.chunks ? 0 : decoded_ + 1;
-    fetch(shared_ + (side_ ^ 1) * C::warp_bytes);
+    fetch(side_ ^ 1);
   }
 
  protected:
-  __device__ static int lane() { return threadIdx.x % kWarp; }
-
-  // Whether rows have the 16 values number `step` of the chunk. Those of 256 values a block do.
+  // Whether rows have the 16 values number `step` of the chunk. Those of 256 values a block do, and
+  // those in eights.
   __device__ bool has(int step) const {
-    return C::values == 256 || decoded_ * C::values + 16 * step < job_.k;
+    return C::values == 256 || Tiles::kInPieces || decoded_ * C::values + 16 * step < job_.k;
   }
 
-  // Row `row` of a tile's w; rows beyond the last are the last. Those of gate and w alternate.
-  __device__ const uint8_t* row_of_w(const PromptTile& tile, int row) const {
-    const int last = Tiles::kGated ? job_.m - 2 + row % 2 : job_.m - 1, at = min(row, last);
-    const uint8_t* w = Tiles::kGated && at % 2 == 0 ? job_.gate : job_.w;
-    if constexpr (Tiles::kChosen) w += tile.expert * job_.w_matrix;
-    const int own = Tiles::kGated ? at / 2 : at;
-    return w + own / 8 * job_.w_eight + own % 8 * job_.w_row;
-  }
-
-  // The chunk of the lane's row number j.
-  __device__ const unsigned char* block(int j) const {
-    return shared_ + side_ * C::warp_bytes + 8 * j * C::pitch + at_[j];
-  }
+  // The chunk of the lane's row number j, and which of the row's it is.
+  __device__ const unsigned char* block(int j) const { return source_.block(side_, j); }
+  __device__ int chunk() const { return decoded_; }
 
   const PromptJob<Tiles>& job_;
 
  private:
-  __device__ void fetch(unsigned char* to) {
+  using Source =
+      std::conditional_t<Tiles::kInPieces, PieceSource<dtype>, BlockSource<dtype, Tiles>>;
+
+  __device__ void fetch(int side) {
     if (next_ < job_.tiles.number()) {
-      if (chunk_ == 0) start();
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        next_at_[j] = C::grain == 16 ? 0 : misalignment(w_[j]);
-        fetch_w<dtype>(w_[j], Tiles::kGated && j == 0 ? job_.gate_end : job_.w_end,
-                       to + 8 * j * C::pitch, lane() % 4);
-        w_[j] += C::bytes;
-        if ((chunk_ + 1) * C::values % 256 == 0) w_[j] += job_.w_skip;
-      }
+      if (chunk_ == 0) source_.start(job_, job_.tiles.tile(next_));
+      source_.fetch(job_, chunk_, side);
       if (++chunk_ == job_.chunks) {
         chunk_ = 0;
         next_ += static_cast<int>(gridDim.x);
@@ -161,17 +122,27 @@ class PromptRows {
     async_copy_commit();
   }
 
-  __device__ void start() {
-    const PromptTile tile = job_.tiles.tile(next_);
-#pragma unroll
-    for (int j = 0; j < 2; ++j) w_[j] = row_of_w(tile, row(tile) + j);
-  }
-
-  unsigned char* shared_;
-  const uint8_t* w_[2];
   int next_, chunk_ = 0;  // what is fetched next
   int decoded_ = -1;      // the chunk that is decoded
-  int side_ = 0, at_[2], next_at_[2] = {};
+  int side_ = 0;
+  Source source_;
+};
+
+// As Codes, of a row's pieces as they come to shared memory.
+template <uint32_t dtype>
+struct PieceCodes;
+
+template <>
+struct PieceCodes<RR_Q8_0> {
+  __device__ static void take(const uint8_t* pieces, int chunk, int u, int t, Unit& unit) {
+    const uint8_t* steps = pieces + 16 * PieceChunk<RR_Q8_0>::kCodes + chunk % 2 * 8 + 4 * u;
+    const unsigned d = aligned32(steps);
+#pragma unroll
+    for (int s = 0; s < 4; ++s)
+      unit.codes[s] = aligned32(pieces + 64 * u + 16 * s + 4 * t) ^ 0x80808080u;
+    set_scale<true>(unit, 0, low_half(d), 128.0f, 0.0f);
+    set_scale<true>(unit, 2, high_half(d), 128.0f, 0.0f);
+  }
 };
 
 // Decoded to bf16, with x in bf16: of any type.
@@ -186,7 +157,12 @@ struct Bf16Rows : PromptRows<dtype, Tiles> {
   __device__ void decode(int u, unsigned (&a)[4][4]) const {
     Unit taken[2];
 #pragma unroll
-    for (int j = 0; j < 2; ++j) Codes<dtype>::take(this->block(j), u, threadIdx.x % 4, taken[j]);
+    for (int j = 0; j < 2; ++j) {
+      if constexpr (Tiles::kInPieces)
+        PieceCodes<dtype>::take(this->block(j), this->chunk(), u, threadIdx.x % 4, taken[j]);
+      else
+        Codes<dtype>::take(this->block(j), u, threadIdx.x % 4, taken[j]);
+    }
 #pragma unroll
     for (int s = 0; s < 4; ++s)
 #pragma unroll

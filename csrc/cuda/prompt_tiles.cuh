@@ -19,7 +19,7 @@ struct PromptTile {
 // The first `wide` tiles are of the widest kind, `across` for the same rows of w; the rest are
 // `width` wide.
 struct PromptTiles {
-  static constexpr bool kChosen = false, kGated = false;
+  static constexpr bool kChosen = false, kGated = false, kInPieces = false;
 
   int wide, across, width, narrow_across, count, rows;
 
@@ -33,6 +33,11 @@ struct PromptTiles {
 
   // The row of y of row `at` of x.
   __device__ int row_of_y(int at) const { return at; }
+};
+
+// The same with weights whose rows lie in pieces (rows8.cuh).
+struct PieceTiles : PromptTiles {
+  static constexpr bool kInPieces = true;
 };
 
 // What a tile takes, in thousandths of what one of the widest does.

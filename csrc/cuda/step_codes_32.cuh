@@ -5,6 +5,12 @@
 
 namespace {
 
+// A word at an even address, `odd` bytes (0 or 2) behind a multiple of 4.
+__device__ inline unsigned even_word(const unsigned char* at, unsigned odd) {
+  const unsigned* word = reinterpret_cast<const unsigned*>(at - odd);
+  return __funnelshift_r(word[0], word[1], 8 * odd);
+}
+
 // Steps are the scales that blocks begin with, by a power of two.
 template <int bytes, int part = 1>
 struct OwnSteps {
@@ -37,24 +43,37 @@ struct OwnAffine : OwnSteps<bytes> {
 };
 
 template <>
-struct StepCodes<RR_Q8_0> : OwnSteps<34> {
-  static constexpr int kBytes = 272, kGrain = 16;
+struct StepCodes<RR_Q8_0> {
+  using Rows = Rows8<RR_Q8_0>;
+  static constexpr int kValues = 32;
+  static constexpr bool kSigned = true, kWhole = false, kMinima = false, kMatrix = true;
+  const unsigned char* matrix;
+  unsigned steps[2][4];  // two halves each
+
+  __device__ void load(int r, const unsigned char* eight, int row) {
+    const uint4 all =
+        *reinterpret_cast<const uint4*>(eight + Rows::kSteps * Rows::kPiece + row * Rows::kRow);
+    steps[r][0] = all.x, steps[r][1] = all.y, steps[r][2] = all.z, steps[r][3] = all.w;
+  }
 
   __device__ void codes(int quarter, unsigned (&words)[4][2]) const {
 #pragma unroll
-    for (int r = 0; r < 2; ++r)
+    for (int i = 0; i < 2; ++i) {
+      unsigned both[4];
+      load_matrix4(both, matrix + (4 * quarter + 2 * i) * Rows::kPiece);
 #pragma unroll
-      for (int s = 0; s < 4; ++s)
-        words[s][r] = even_word(row[r] + 2 + 4 * lane + 34 * (2 * quarter + s / 2) + s % 2 * 16,
-                                s < 2 ? 2 : 0);
+      for (int j = 0; j < 4; ++j) words[2 * i + j / 2][j % 2] = both[j];
+    }
+  }
+
+  __device__ float step(int r, int i) const {
+    return i % 2 ? high_half(steps[r][i / 2]) : low_half(steps[r][i / 2]);
   }
 };
 
 // Codes less 8, times 16.
 template <>
 struct StepCodes<RR_Q4_0> : OwnSteps<18, 16> {
-  static constexpr int kBytes = 144, kGrain = 16;
-
   __device__ void codes(int quarter, unsigned (&words)[4][2]) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r)
@@ -69,8 +88,6 @@ struct StepCodes<RR_Q4_0> : OwnSteps<18, 16> {
 
 template <>
 struct StepCodes<RR_Q4_1> : OwnAffine<20> {
-  static constexpr int kBytes = 160, kGrain = 16;
-
   __device__ void codes(int quarter, unsigned (&words)[4][2]) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r)
@@ -93,8 +110,6 @@ __device__ inline void five_bits(unsigned nibbles, unsigned fifth, int t, unsign
 // Codes less 16, times 8.
 template <>
 struct StepCodes<RR_Q5_0> : OwnSteps<22, 8> {
-  static constexpr int kBytes = 176, kGrain = 16;
-
   __device__ void codes(int quarter, unsigned (&words)[4][2]) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r)
@@ -112,8 +127,6 @@ struct StepCodes<RR_Q5_0> : OwnSteps<22, 8> {
 
 template <>
 struct StepCodes<RR_Q5_1> : OwnAffine<24> {
-  static constexpr int kBytes = 192, kGrain = 16;
-
   __device__ void codes(int quarter, unsigned (&words)[4][2]) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r)
@@ -135,8 +148,6 @@ __device__ inline void look_up_signed(const uint4& table, unsigned zero, unsigne
 
 template <>
 struct StepCodes<RR_IQ4_NL> : OwnSteps<18> {
-  static constexpr int kBytes = 144, kGrain = 16;
-
   __device__ void codes(int quarter, unsigned (&words)[4][2]) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r)
@@ -151,8 +162,6 @@ struct StepCodes<RR_IQ4_NL> : OwnSteps<18> {
 // The table's entries are doubled floats of E2M1, signed bytes.
 template <>
 struct StepCodes<RR_MXFP4> : OwnSteps<17> {
-  static constexpr int kBytes = 136, kGrain = 8;
-
   __device__ float step(int r, int i) const { return mxfp4_scale(row[r][17 * i]); }
 
   __device__ void codes(int quarter, unsigned (&words)[4][2]) const {
@@ -172,7 +181,7 @@ struct StepCodes<RR_MXFP4> : OwnSteps<17> {
 
 template <>
 struct StepCodes<RR_IQ4_XS> {
-  static constexpr int kBytes = 136, kGrain = 8, kValues = 32;
+  static constexpr int kValues = 32;
   static constexpr bool kSigned = true, kWhole = true, kMinima = false, kMatrix = false;
   const unsigned char* nibbles[2];
   unsigned low[2], high[2];  // of the steps

@@ -11,8 +11,6 @@ namespace {
 using riverrun::StepJob;
 using riverrun::StepWeight;
 
-constexpr int kStepUnit = 16, kStepHalf = 8;  // rows of w; those of packed weights are in eights
-
 constexpr int kStepWarps = 8, kMostStages = 8;
 constexpr int kCopiesApart = 128;  // bytes; bulk copies to other addresses are slow
 
@@ -31,9 +29,9 @@ struct StepShape {
 // of the unit after the other. Bytes are as far behind a multiple of kCopiesApart as in memory.
 template <class F>
 struct StepStage {
-  static constexpr int block = kStepHalf * F::kBytes;  // of eight rows
+  static constexpr int row = StepRowsOf<F>::kBytes, block = kStepHalf * row;
   static constexpr bool skewed = block % kCopiesApart != 0;
-  static constexpr int most = F::kBytes > 216 ? 2 : 432 / F::kBytes;  // blocks, where there is room
+  static constexpr int most = row > 216 ? 2 : 432 / row;  // blocks, where there is room
 
   __host__ __device__ static constexpr int half(int blocks) {
     return (blocks * block + kCopiesApart - 1) / kCopiesApart * kCopiesApart +

@@ -49,8 +49,9 @@ enum {
 };
 
 /* How a weight's bytes are arranged. 0 is the file's own order; others belong to one device.
- * ROWS8: what eight rows have of 256 values lies together, row after row in the file's own order;
- * the next 256 values of these rows follow. The last rows are filled up to eight with zeros. */
+ * ROWS8: what eight rows have of 256 values lies together, in as many bytes as in the file and an
+ * order of the type's own; the next 256 values of these rows follow. The last rows are filled up to
+ * eight with zeros. */
 enum { RR_LAYOUT_PLAIN = 0, RR_LAYOUT_ROWS16 = 1, RR_LAYOUT_ROWS8 = 2 };
 
 typedef struct rr_tensor {

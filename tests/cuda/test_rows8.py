@@ -16,6 +16,37 @@ from riverrun.ops.get_rows import GetRows
 pytestmark = needs_cuda
 
 
+def pieces(own: np.ndarray) -> np.ndarray:
+    """Of eights [.., 8, bytes]: 16 bytes of each row after another, then what is left of them."""
+    *lead, eight, size = own.shape
+    whole = size // 16 * 16
+    first = own[..., :whole].reshape(*lead, eight, -1, 16).swapaxes(-3, -2)
+    left = own[..., whole:]
+    return np.concatenate([first.reshape(*lead, -1), left.reshape(*lead, -1)], axis=-1)
+
+
+def q8_0_rows(blocks: np.ndarray) -> np.ndarray:
+    """Codes of 256 values, then their eight steps."""
+    of = blocks.reshape(*blocks.shape[:-1], 8, 34)
+    steps, codes = of[..., :2], of[..., 2:]
+    flat = (*blocks.shape[:-1], -1)
+    return np.concatenate([codes.reshape(flat), steps.reshape(flat)], axis=-1)
+
+
+def q6_k_rows(blocks: np.ndarray) -> np.ndarray:
+    """Of each 64 values three times 16 codes of 6 bits above two of a fourth; scales, d."""
+    lead = blocks.shape[:-1]
+    low = blocks[..., :128].reshape(*lead, 2, 1, 64) >> np.array([[0], [4]], np.uint8) & 15
+    high = blocks[..., 128:192].reshape(*lead, 2, 1, 32) >> np.arange(0, 8, 2, np.uint8)[:, None]
+    codes = low.reshape(*lead, 4, 4, 16) | (high & 3).reshape(*lead, 4, 4, 16) << 4
+    fourth = codes[..., 3:, :] >> np.array([[4], [2], [0]], np.uint8) & 3
+    both = codes[..., :3, :] << 2 | fourth
+    return np.concatenate([both.reshape(*lead, 192), blocks[..., 192:]], axis=-1)
+
+
+IN_PIECES = {"q8_0": q8_0_rows, "q6_k": q6_k_rows}
+
+
 @pytest.mark.parametrize("of", STEP_TYPES)
 @pytest.mark.parametrize("rows", (8, 21))
 def test_blocks_of_eight_rows_lie_together(of: str, rows: int) -> None:
@@ -26,8 +57,10 @@ def test_blocks_of_eight_rows_lie_together(of: str, rows: int) -> None:
     made = np.full(size, 255, np.uint8)
     cuda._cuda.pack(type_id(kind), ROWS8, plain.reshape(-1), made, rows, 3 * 256)
     padded = np.zeros((-(-rows // 8) * 8, 3, block), np.uint8)
-    padded[:rows] = plain
-    expected = padded.reshape(-1, 8, 3, block).transpose(0, 2, 1, 3)
+    padded[:rows] = IN_PIECES[of](plain) if of in IN_PIECES else plain
+    expected = padded.reshape(-1, 8, 3, block).swapaxes(1, 2)
+    if of in IN_PIECES:
+        expected = pieces(expected)
     np.testing.assert_array_equal(made, expected.reshape(-1))
 
 
