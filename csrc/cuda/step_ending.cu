@@ -50,7 +50,7 @@ StepEnding riverrun::next_ending(const rr_exec* exec, const StepProduct* product
   if (ending.kind == StepEnding::kNone || blocks < kLeastEndedBlocks || blocks > kCounters ||
       numel(next->outputs[0]) == 0)
     return {};
-  const auto half = static_cast<int64_t>(exec->workspace_bytes / 2 / 256 * 256);
+  const auto half = static_cast<int64_t>(exec->workspace_bytes / 2 / kHalvesDivide * kHalvesDivide);
   if (step_x_bytes(x.n, x.k) + step_squares_bytes(x.n, x.k) > half) return {};
   if (step_x_bytes(x.n, k) + step_squares_bytes(x.n, k) > half) return {};
   auto* begin = static_cast<unsigned char*>(exec->workspace);
