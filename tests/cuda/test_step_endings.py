@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from cuda_rig import needs_cuda, needs_warpgroups
 from riverrun.backends import cuda
 from riverrun.backends.reference import ReferenceBackend
