@@ -172,11 +172,14 @@ class Prompting:
 
     def open(self, opener: Opener | Drafting | None) -> Drafting | None:
         """The drafters that were asked for, opened once."""
-        if opener is None or not isinstance(opener, Opener):
-            return opener
-        if opener not in self._drafting:
-            self._drafting[opener] = opener.open(self.sequences)
-        return self._drafting[opener]
+        if opener is None:
+            return None
+        # Before the protocol, whose check asks for every attribute.
+        found = self._drafting.get(opener)
+        if found is not None or not isinstance(opener, Opener):
+            return found or opener
+        found = self._drafting[opener] = opener.open(self.sequences)
+        return found
 
     def close(self) -> None:
         """Let drafters write what they keep."""

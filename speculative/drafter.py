@@ -9,6 +9,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, TypeAlias, TypeVar
 
@@ -133,8 +134,10 @@ def register_drafter(cls: D) -> D:
     return cls
 
 
+@cache
 def scan_drafters() -> None:
-    """Import every file of this folder, so that its drafters register themselves."""
+    """Import every file of this folder, so that its drafters register themselves. Once: requests
+    ask for their drafters, and folders are slow to read."""
     from ..graph.op import scan
 
     scan(__package__, sys.modules[__package__].__path__)
