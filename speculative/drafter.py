@@ -105,8 +105,8 @@ class Drafter(ABC):
         self, seq: int, tokens: Sequence[int], hidden: np.ndarray | None, context: Sequence[int]
     ) -> None:
         """The target has committed these tokens; hidden: its rows after the final norm, f32
-        [len(tokens), n_embd], valid during the call only, None unless wanted. context: all
-        committed tokens, these included."""
+        [len(tokens), n_embd], valid during the call only, None unless wanted, and where drafts
+        were far when the tokens were evaluated. context: all committed tokens, these included."""
 
     def accept(self, seq: int, n_drafted: int, n_accepted: int) -> None:  # noqa: B027
         """How the target judged this drafter's last guess for the sequence."""
