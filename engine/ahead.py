@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import product
 
 import numpy as np
 
@@ -37,7 +38,8 @@ class Ahead:
         self.sequences = sequences
         # Two, because the inputs of a pass stay until it is over.
         self._plans: dict[tuple[int, int, bool], list[PickingPlan]] = {}
-        self._planned: tuple[list[Request], list[PickingPlan]] = [], []  # those of the last pass
+        # Those of the last pass; whether they give hidden rows.
+        self._planned: tuple[list[Request], bool, list[PickingPlan]] = [], False, []
         self._flying: deque[Flight] = deque()
         # Requests whose newest token is on the device, while they have so many.
         self._handed_on: dict[Request, int] = {}
@@ -66,9 +68,9 @@ class Ahead:
         if not self._able or self.sequences.plan.options.program != "trunk":
             return
         for size in sequence_buckets(self.sequences.n_seqs):
-            for candidates in (1, CANDIDATES):
+            for candidates, rows in product((1, CANDIDATES), {False, hidden}):
                 with suppress(Unsupported):
-                    self._plans_for((size, candidates, hidden))
+                    self._plans_for((size, candidates, rows))
 
     def run(self, requests: Sequence[Request], joining: bool = False) -> None:
         """A token for each request at least; one that cannot go on fails alone. joining: another is
@@ -169,9 +171,11 @@ class Ahead:
         for request in new:
             sequences.catch_up(request.seq)
         self._plan(requests)  # makes the state that the tokens lie in
-        for request in new:
-            token = np.array([request.token], np.float32)
-            sequences.pools.write(NEXT_TOKEN, (request.seq,), token)
+        # At once: each write waits for the device. Slots of others are written before they are read.
+        tokens = {request.seq: request.token for request in requests}
+        first, last = min(r.seq for r in new), max(r.seq for r in new)
+        slots = [[tokens.get(seq, 0)] for seq in range(first, last + 1)]
+        sequences.pools.write(NEXT_TOKEN, slice(first, last + 1), np.array(slots, np.float32))
 
     def _has_room(self, request: Request) -> bool:
         """Whether a token may follow the one that is under way."""
@@ -259,16 +263,17 @@ class Ahead:
 
     def _plan(self, requests: Sequence[Request]) -> PickingPlan:
         """A plan for so many sequences that no pass in flight uses."""
-        if requests != self._planned[0]:
-            self._planned = list(requests), self._plans_of(requests)
+        n = len(requests)
+        hidden = any(drafting.reads(n) for drafting, _ in by_drafting(requests))
+        if requests != self._planned[0] or hidden != self._planned[1]:
+            self._planned = list(requests), hidden, self._plans_of(requests, hidden)
         used = [flight.plan for flight in self._flying]
-        return next(plan for plan in self._planned[1] if plan not in used)
+        return next(plan for plan in self._planned[2] if plan not in used)
 
-    def _plans_of(self, requests: Sequence[Request]) -> list[PickingPlan]:
-        """All plans that passes of these requests may use."""
+    def _plans_of(self, requests: Sequence[Request], hidden: bool) -> list[PickingPlan]:
+        """All plans that passes of these requests may use. hidden: they give hidden rows."""
         greedy = all(r.draw is not None and r.draw.candidates == 1 for r in requests)
         size = sequence_bucket(len(requests), self.sequences.n_seqs)
-        hidden = any(r.drafting is not None and r.drafting.hidden for r in requests)
         return self._plans_for((size, 1 if greedy else CANDIDATES, hidden))
 
     def _plans_for(self, key: tuple[int, int, bool]) -> list[PickingPlan]:
@@ -291,4 +296,4 @@ class Ahead:
 
 def _rest_on(requests: Sequence[Request]) -> bool:
     """Whether the next round is sure to have no drafts for these."""
-    return all(drafting.sure_rests > 0 for drafting, _ in by_drafting(requests))
+    return all(drafting.rests_on() for drafting, _ in by_drafting(requests))

@@ -46,7 +46,10 @@ class Drafting(Protocol):
 
     @property
     def hidden(self) -> bool:
-        """Whether passes should give hidden rows."""
+        """Whether passes may have to give hidden rows."""
+
+    def reads(self, company: int) -> bool:
+        """Whether passes that begin, beside those of `company` sequences in all, should."""
 
     def prepare(self) -> None:
         """Compile what drafts of any number of sequences run, where that waits to be asked for."""
@@ -55,16 +58,16 @@ class Drafting(Protocol):
         """A text begins with these tokens, of which the sequence holds the first `kept`."""
 
     def watch(self, seq: int, tokens: Sequence[int], hidden: np.ndarray | None) -> None:
-        """Further tokens of the text were evaluated."""
+        """Further tokens of the text were evaluated. hidden: f32 [len(tokens), n_embd], None where
+        their pass gave none."""
 
     def rests(self, company: int) -> bool:
         """Begins a round of `company` sequences: whether no drafter would be asked in it, so that a
         device may choose. Then `watch` for each sequence and `note_rest` follow, else `propose`."""
 
-    @property
-    def sure_rests(self) -> int:
-        """How many rounds behind the one in progress, while as many sequences are in them, are sure
-        to be of that kind: their passes may be started before this one's is read."""
+    def rests_on(self) -> bool:
+        """Whether the round behind the one in progress will be of that kind, too, while as many
+        sequences are in it: its pass may be started before this one's is read."""
 
     def note_rest(
         self, seqs: Sequence[int], company: int, times: tuple[float, float] | None

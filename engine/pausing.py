@@ -85,8 +85,9 @@ class Pausing:
                 return False
         return True
 
-    def admit(self, begin: Callable[[Request], None]) -> None:
-        """Give free sequences to those that wait longest, and let them begin."""
+    def admit(self, begin: Callable[[Request, int], None]) -> None:
+        """Give free sequences to those that wait longest, and let them begin, each with how many
+        requests will run."""
         self._parked.begin_step()
         while self._queue:
             request = self._queue[0]
@@ -99,7 +100,8 @@ class Pausing:
                 self._roster.active.append(request)
             self._queue.popleft()
             if request.result is None:
-                begin(request)
+                waiting, active = len(self._queue), len(self._roster.active)
+                begin(request, min(active + waiting, self.sequences.n_seqs))
 
     def place(self, request: Request) -> int | None:
         """The sequence for a request: a free one, once there are pages for its prompt and a step

@@ -47,16 +47,17 @@ class Prompting:
         drafting.prepare()
         return drafting.hidden
 
-    def begin(self, request: Request) -> None:
-        """Bring its sequence to where the prompt goes on."""
+    def begin(self, request: Request, company: int) -> None:
+        """Bring its sequence to where the prompt goes on. company: requests that will run, it and
+        those that begin with it included."""
         request.stage = Stage.PROMPT
         try:
-            self._begin(request)
+            self._begin(request, company)
         except Exception as error:
             self._roster.fail(request, error)
         request.changing = False
 
-    def _begin(self, request: Request) -> None:
+    def _begin(self, request: Request, company: int) -> None:
         sequences, seq = self.sequences, request.seq
         kept, note = 0, ""
         if request.options.cache_prompt:
@@ -66,7 +67,7 @@ class Prompting:
         elif not self._continues:
             self._parked.empty(seq)
         drafting = request.drafting = self.open(request.opener)
-        hidden = drafting is not None and drafting.hidden
+        hidden = drafting is not None and drafting.reads(company)
         rest, behind = request.prompt[kept:], request.tokens[:-1]
         work = self._roster.prompts[request] = Prompt(sequences, seq, rest, hidden, behind)
         if drafting is not None:
@@ -172,11 +173,14 @@ class Prompting:
 
     def open(self, opener: Opener | Drafting | None) -> Drafting | None:
         """The drafters that were asked for, opened once."""
-        if opener is None or not isinstance(opener, Opener):
-            return opener
-        if opener not in self._drafting:
-            self._drafting[opener] = opener.open(self.sequences)
-        return self._drafting[opener]
+        if opener is None:
+            return None
+        # Before the protocol, whose check asks for every attribute.
+        found = self._drafting.get(opener)
+        if found is not None or not isinstance(opener, Opener):
+            return found or opener
+        found = self._drafting[opener] = opener.open(self.sequences)
+        return found
 
     def close(self) -> None:
         """Let drafters write what they keep."""

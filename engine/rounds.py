@@ -161,7 +161,7 @@ class Rounds:
 
     def _verify(self, turns: Sequence[Turn]) -> None:
         sequences = self.sequences
-        hidden = any(d.hidden for d in _draftings(turns))
+        hidden = any(d.reads(len(turns)) for d in _draftings(turns))
         again = any(sequences.memory.rerun(turn.request.seq) for turn in turns)
         began = time.perf_counter()
         found = sequences.verify(

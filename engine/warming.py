@@ -28,9 +28,10 @@ def warm_up(engine: Engine) -> None:
     for n in reversed([n for n in PROMPT_TOKENS if n <= most]):
         if not sequences.model.backend.on_host:
             _run(engine, 1, n, 1)  # with what drafters do
-        _pass(sequences, [n], hidden)
-        if sequences.storage.joins_prompts and n >= JOINED_ROWS:
-            _pass(sequences, [n - 1, 1], hidden)
+        for rows in {False, hidden}:  # drafters do not always want them
+            _pass(sequences, [n], rows)
+            if sequences.storage.joins_prompts and n >= JOINED_ROWS:
+                _pass(sequences, [n - 1, 1], rows)
     if sequences.plan.capacity.log:
         sequences.runner.fold_step()
     for seq in range(n_seqs):

@@ -84,6 +84,11 @@ class Times:
         """How many passes of other sizes were timed since the last of this one."""
         return self._unseen.get(tokens, 0)
 
+    def judges(self, tokens: int) -> bool:
+        """Whether passes of about as many tokens were timed."""
+        seen = (n for n, count in self._count.items() if count >= FEWEST_SEEN)
+        return any(tokens <= 2 * n <= 4 * tokens for n in seen)
+
     def of(self, tokens: int) -> float:
         """What a pass of so many tokens takes, 0.0 if none was ever seen."""
         once = self._mean.get(tokens)
@@ -173,6 +178,14 @@ class Length:
         """Rounds from the next one on in which `choose` gives 0 for as many sequences as before."""
         return max(0, self._rest)
 
+    def far(self, n: int) -> int:
+        """Rounds of n sequences until a draft is likely, by what is known now; nobody need rest in
+        them, since others may earn what one costs. 0 where too little is known."""
+        if not self._times.judges(n):
+            return 0
+        self._fade()
+        return 0 if self._best(n)[0] else max(0, self._rounds_to_draft(n))
+
     def skip(self, rounds: int) -> None:
         """So many of these rounds are over, for which `choose` was not called."""
         self._idle += rounds
@@ -188,13 +201,19 @@ class Length:
         if self._stale(n, gain):
             return 0
         k = k or self._probe(n)
-        self._rest = 0 if k else self._rounds_to_rest(n)
+        self._rest = 0 if k else max(LOOK, min(self._rounds_to_earn(n), LONGEST_REST))
         return k
 
-    def _rounds_to_rest(self, n: int) -> int:
-        """Rounds until drafts may pay, as far as the budget alone keeps them away."""
-        lacks = self._loss(self._lengths(n)[0], n) - self._budget.left
-        return max(LOOK, min(int(lacks / SHARE), LONGEST_REST))
+    def _rounds_to_earn(self, n: int) -> int:
+        """Rounds until the budget has what a draft may lose."""
+        return int((self._loss(self._lengths(n)[0], n) - self._budget.left) / SHARE)
+
+    def _rounds_to_draft(self, n: int) -> int:
+        """The same, or, where costs alone speak against drafts, rounds until one is tried all the
+        same."""
+        if self._could_pay(n):
+            return self._rounds_to_earn(n)
+        return max(self._pause - self._idle, int(-self._budget.left / SHARE))
 
     def _fade(self) -> None:
         """What was seen counts for less, the more rounds there were without drafts."""

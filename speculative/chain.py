@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..engine.bound_step import Extra
+from ..engine.bound_step import Extra, Items
 from ..engine.buckets import MAX_TOKENS, MOST_PROMPT, sequence_buckets
 from ..engine.prompts import pass_kind
 from ..engine.sampler.chain import draw as draw_index
@@ -71,11 +71,15 @@ class Reader:
     def read(self, seq: int, tokens: Sequence[int], extra: Extra | None = None) -> None:
         """A pass over a piece. extra: as `Passes.evaluate` has it."""
         if len(tokens) < PUT_OFF:
-            # As in front of a draft: plans of so few tokens that give nothing would be more plans.
-            self._session.evaluate([(seq, tokens)], hidden=self._hidden, extra=extra)
+            self.read_together([(seq, tokens)], extra)
         else:
             kind = pass_kind(len(tokens))
             self._session.evaluate([(seq, tokens)], want="none", kind=kind, extra=extra)
+
+    def read_together(self, items: Items, extra: Extra | None = None) -> None:
+        """A pass over pieces of several sequences, of PUT_OFF tokens each at most. As in front of a
+        draft: plans of so few tokens that give nothing would be more plans."""
+        self._session.evaluate(items, hidden=self._hidden, extra=extra)
 
 
 class ChainDrafter(Drafter):
@@ -113,7 +117,11 @@ class ChainDrafter(Drafter):
         for ask in asks:
             self._quiet[ask.seq] = 0
         # Others would only be dropped for being too short.
-        worth = [chain for chain in chains if chain.ask.limit >= self.draft_min]
+        worth = [
+            chain
+            for chain in chains
+            if chain.ask.limit >= self.draft_min and self._knows(chain.ask.seq)
+        ]
         if worth:
             try:
                 self._grow(worth)
@@ -121,6 +129,10 @@ class ChainDrafter(Drafter):
                 self._abandon(worth)
                 raise
         return [self._finish(chain) for chain in chains]
+
+    def _knows(self, seq: int) -> bool:
+        """Whether it has what a draft for this sequence starts from."""
+        return True
 
     def _in_use(self, seq: int, n: int) -> bool:
         """Called for n further tokens: whether a draft was asked for shortly before the last of

@@ -9,6 +9,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, TypeAlias, TypeVar
 
@@ -104,8 +105,8 @@ class Drafter(ABC):
         self, seq: int, tokens: Sequence[int], hidden: np.ndarray | None, context: Sequence[int]
     ) -> None:
         """The target has committed these tokens; hidden: its rows after the final norm, f32
-        [len(tokens), n_embd], valid during the call only, None unless wanted. context: all
-        committed tokens, these included."""
+        [len(tokens), n_embd], valid during the call only, None unless wanted, and where drafts
+        were far when the tokens were evaluated. context: all committed tokens, these included."""
 
     def accept(self, seq: int, n_drafted: int, n_accepted: int) -> None:  # noqa: B027
         """How the target judged this drafter's last guess for the sequence."""
@@ -133,8 +134,10 @@ def register_drafter(cls: D) -> D:
     return cls
 
 
+@cache
 def scan_drafters() -> None:
-    """Import every file of this folder, so that its drafters register themselves."""
+    """Import every file of this folder, so that its drafters register themselves. Once: requests
+    ask for their drafters, and folders are slow to read."""
     from ..graph.op import scan
 
     scan(__package__, sys.modules[__package__].__path__)

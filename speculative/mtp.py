@@ -20,31 +20,43 @@ from .drafter import Ask, Drafter, Setup, register_drafter
 HIDDEN = "hidden_in"
 # Hidden rows kept for prompts that go back: of the last tokens, and of chunks' ends in prompts.
 RECENT, MARKS = 64, 256
+# Tokens of a sequence that wait for a pass with those of others; a pass of its own is worth it for
+# more.
+TOGETHER = 128
 
 
 class Backlog:
     """Committed tokens of a sequence that the block has not seen, and the text's newest hidden
     rows. A token goes with the row of the one before it, so there is always one row more than
-    tokens that wait; in front of a text it is zero."""
+    tokens that wait; in front of a text it is zero. blind: the newest row is not known, since
+    nobody kept it, and nothing waits."""
 
     def __init__(self, width: int) -> None:
         self.tokens: list[int] = []
+        self.blind = False
         self.prompt = 0  # tokens of the prompt
-        self._end = 0
+        self._width, self._end = width, 0
         # Arrays [n, width] in the text's order; a whole pass of a prompt is one of them.
         self._rows, self._held = [np.zeros((1, width), np.float32)], 1
         self._marks: dict[int, np.ndarray] = {}
 
     def add(self, tokens: Sequence[int], hidden: np.ndarray, end: int) -> None:
         """Committed tokens with their own hidden rows, f32 [len(tokens), width], which may change
-        after the next `keep`; end: the position after them."""
+        after the next `keep`; end: the position after them. Behind a gap the first one is left
+        out, as the row that it goes with is not known."""
         self._rows.append(hidden)
-        self.tokens.extend(tokens)
-        self._end = end
+        self.tokens.extend(tokens[self.blind :])
+        self.blind, self._end = False, end
         if end < self.prompt:
             if len(self._marks) >= MARKS:
                 del self._marks[next(iter(self._marks))]
             self._marks[end] = hidden[-1:].copy()
+
+    def skip(self, end: int) -> None:
+        """Tokens were committed whose rows nobody kept, up to this position: the block does without
+        them and those that wait."""
+        self.tokens, self.blind = [], True
+        self._rows, self._held, self._end = [], 0, end
 
     def rows(self, n: int) -> list[np.ndarray]:
         """What goes with the first n tokens that wait; with the next one of the text behind them,
@@ -62,11 +74,11 @@ class Backlog:
     def go_back(self, end: int) -> None:
         """Only the first `end` tokens stay, and the block has seen those. Where the row of the
         last one is not kept, zero takes its place, as in front of a text."""
-        recent, zero = _last(self._rows, RECENT), np.zeros_like(self._rows[-1][-1:])
+        recent, zero = _last(self._rows, RECENT), np.zeros((1, self._width), np.float32)
         self._marks = {at: row for at, row in self._marks.items() if at <= end}
         known = _first(recent, _count(recent) - max(0, self._end - end))
         self._rows = known or [self._marks.get(end, zero)]
-        self.tokens, self._held, self._end = [], _count(self._rows), end
+        self.tokens, self._held, self._end, self.blind = [], _count(self._rows), end, False
 
 
 def _count(pieces: Sequence[np.ndarray]) -> int:
@@ -99,8 +111,8 @@ def _last(pieces: Sequence[np.ndarray], n: int) -> list[np.ndarray]:
 class Mtp(ChainDrafter):
     """Drafts with the block after the trunk, chained on its own hidden rows.
 
-    After `observe` the block's memory and its backlog together hold every committed token; the
-    pairs of a draft are forgotten when it is complete."""
+    After `observe` the block's memory and its backlog together hold every committed token whose
+    hidden row was given; the pairs of a draft are forgotten when it is complete."""
 
     name, priority, default_max, wants_hidden = "mtp", 110, 3, True
 
@@ -154,10 +166,14 @@ class Mtp(ChainDrafter):
     def observe(
         self, seq: int, tokens: Sequence[int], hidden: np.ndarray | None, context: Sequence[int]
     ) -> None:
-        """Put a few pairs off until the next draft, which takes them along in its first pass."""
-        assert hidden is not None
+        """Put pairs off until the next draft: a few go along in its first pass, and more, such as
+        the ends of prompts, are read together with those of other sequences.
+        Tokens without hidden rows are left out; the block goes on behind them."""
         backlog = self._backlog[seq]
-        most = PUT_OFF if self._in_use(seq, len(tokens)) else MAX_TOKENS
+        if hidden is None:
+            backlog.skip(len(context))
+            return
+        most = TOGETHER if self._in_use(seq, len(tokens)) else MAX_TOKENS
         try:
             backlog.add(tokens, hidden, len(context))
             if len(backlog.tokens) > most:
@@ -170,10 +186,12 @@ class Mtp(ChainDrafter):
         self.session.clear(seq)
         self._backlog[seq] = Backlog(self._width)
 
+    def _knows(self, seq: int) -> bool:
+        return not self._backlog[seq].blind
+
     def _open(self, asks: Sequence[Ask]) -> np.ndarray:
         room = min(PUT_OFF, MAX_TOKENS // len(asks))
-        for ask in asks:
-            self._catch_up(ask.seq, room - 1)
+        self._catch_up_all([ask.seq for ask in asks], room - 1)
         backlogs = [self._backlog[ask.seq] for ask in asks]
         items = [(a.seq, [*b.tokens, a.context[-1]]) for a, b in zip(asks, backlogs, strict=True)]
         rows = [piece for b in backlogs for piece in b.rows(len(b.tokens) + 1)]
@@ -202,6 +220,23 @@ class Mtp(ChainDrafter):
     def _keep_last(self, found: Pass, ends: np.ndarray) -> None:
         assert found.hidden is not None
         self._last = found.hidden[ends].copy()
+
+    def _catch_up_all(self, seqs: Sequence[int], most: int) -> None:
+        """Evaluate the backlogs but for at most `most` pairs of each, those of several in passes
+        that they share."""
+        behind = [seq for seq in seqs if len(self._backlog[seq].tokens) > most]
+        for seq in behind:
+            self._catch_up(seq, TOGETHER if len(behind) > 1 else most)
+        while behind := [seq for seq in behind if len(self._backlog[seq].tokens) > most]:
+            share = min(PUT_OFF, MAX_TOKENS // len(behind))
+            items, rows = [], []
+            for backlog in (self._backlog[seq] for seq in behind):
+                n = min(share, len(backlog.tokens) - most)
+                items.append(backlog.tokens[:n])
+                rows += backlog.rows(n)
+            self._reader.read_together(list(zip(behind, items, strict=True)), {HIDDEN: rows})
+            for seq, tokens in zip(behind, items, strict=True):
+                del self._backlog[seq].tokens[: len(tokens)]
 
     def _catch_up(self, seq: int, most: int) -> None:
         """Evaluate the backlog but for at most `most` pairs."""

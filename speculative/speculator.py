@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,14 +15,14 @@ from ..engine.buckets import MAX_TOKENS
 from ..engine.drafting import Entry
 from ..engine.prompts import Prompt
 from ..engine.sequences import Sequences
-from ..engine.session_plan import SessionPlan
-from ..graph.errors import RequestError
 from .adaptive import Budget, Length, Times
 from .calling import call
 from .drafter import Ask, Drafter, Draw, Setup
 from .proposing import Open, Proposal, propose
+from .resting import ROWS_BEFORE, Distance, Rest
 from .statistics import Statistics
 from .trace import Traced, find_trace
+from .windows import check_window, window
 
 if TYPE_CHECKING:
     from .options import Speculation
@@ -31,22 +31,6 @@ if TYPE_CHECKING:
 BEHIND_PROMPT = 2
 MOST_UNREAD = 16  # tokens of a text that drafters which are not asked need not have seen
 Unread = tuple[int, np.ndarray | None]  # a token, and its hidden row
-
-
-@dataclass
-class Resting:
-    """Rounds of `company` sequences without drafts, `most` at most; timed: how many of them were
-    timed, with seconds of their passes and of all of them; of_seq: how many each sequence was in.
-    asked: drafters were asked, and had no idea."""
-
-    company: int
-    most: int
-    asked: bool = False
-    rounds: int = 0
-    timed: int = 0
-    pass_s: float = 0.0
-    whole_s: float = 0.0
-    of_seq: dict[int, int] = field(default_factory=dict)
 
 
 class Speculator:
@@ -76,7 +60,9 @@ class Speculator:
         self.drafters = [cls.open(setup) for cls in asked.drafters]
         self._trace = find_trace(asked.trace)
         self._longest = max(asked.most(type(d)) for d in self.drafters)
-        self._limits: dict[str, int] = {}  # what `rests` has chosen for the round in progress
+        # Chosen for a round of so many sequences, which is in progress or follows.
+        self._limits: dict[str, int] = {}
+        self._limits_of = 0
         self.hidden = any(d.wants_hidden for d in self.drafters)
         self.statistics_in_all = Statistics()
         self._of_seq = [Statistics() for _ in range(n_seqs)]
@@ -87,7 +73,8 @@ class Speculator:
         self._pass: tuple[int, int, float] | None = None  # tokens, sequences, seconds
         self._asking_s = 0.0  # of the round in progress, beside what drafters took
         self._untimed = 0  # passes to come that say nothing of how long others take
-        self._resting: Resting | None = None  # rounds without drafts that are yet to be counted
+        self._resting: Rest | None = None  # rounds without drafts that are yet to be counted
+        self._distance = Distance()
         self._rested = False  # whether devices choose in rounds without drafts
         self._unread: list[list[Unread]] = [[] for _ in range(n_seqs)]
         self._copies = sequences.storage.reruns  # checkpoints alone copy states
@@ -100,7 +87,10 @@ class Speculator:
         sequences.prepare_drafts(min(self._longest, self.window), self.hidden)
 
     def prepare(self) -> None:
-        """Compile what drafts of any number of sequences run."""
+        """Compile what drafts of any number of sequences run, and rounds of the host's in which
+        they are far."""
+        if self.hidden and self._adaptive:
+            self.sequences.prepare_drafts(0)
         for drafter in self.drafters:
             call(drafter, "prepare")
 
@@ -140,10 +130,9 @@ class Speculator:
     def _read(self, seq: int) -> None:
         """Show drafters what they have not seen."""
         unread, self._unread[seq] = self._unread[seq], []
-        if unread:
-            rows = [rows for _, rows in unread if rows is not None]
-            hidden = np.concatenate(rows) if rows else None
-            self._observe(seq, [token for token, _ in unread], hidden)
+        for known, some in groupby(unread, lambda pair: pair[1] is not None):
+            tokens, rows = zip(*some, strict=True)
+            self._observe(seq, list(tokens), np.concatenate(rows) if known else None)
 
     def _observe(self, seq: int, tokens: Sequence[int], hidden: np.ndarray | None) -> None:
         known = self._known[seq]
@@ -166,26 +155,61 @@ class Speculator:
     def rests(self, company: int) -> bool:
         """Whether no drafter would be asked in a round of `company` sequences, which begins."""
         resting = self._resting
-        if resting is not None and resting.company == company and resting.rounds < resting.most:
+        if resting is not None and resting.company == company and resting.left > 0:
             return True
         self._settle()
         if self._trace is not None:
             return False  # it shows every round
-        self._limits = {d.name: self.limit(d, company) for d in self.drafters}
-        if any(self._limits.values()):
+        if self._look(company):
             return False
-        self._limits = {}
-        # The round that begins, and those in which no length looks at what pays.
-        most = 1 + min(length.resting for length in self._lengths.values())
-        self._resting = Resting(company, most)
+        self._resting = Rest(company, 1 + self._rest_of_all())
         return True
 
-    @property
-    def sure_rests(self) -> int:
-        """Rounds behind the one in progress in which nobody will be asked, while as many sequences
-        are in them."""
+    def rests_on(self) -> bool:
+        """Whether nobody will be asked in the round behind the one in progress, either, while as
+        many sequences are in it. Looks at what pays one round early where that is not known."""
         resting = self._resting
-        return 0 if resting is None else resting.most - resting.rounds - 1
+        if resting is None or resting.asked or resting.left < 1:
+            return False
+        if resting.left > 1:
+            return True
+        if self._limits:
+            return False  # it was looked at before
+        self._count_rests(resting)
+        resting.look_behind(self._lengths.values())
+        if self._look(resting.company):
+            return False
+        resting.most += 1 + self._rest_of_all()
+        return True
+
+    def _look(self, company: int) -> bool:
+        """Whether drafts are to be asked for in a round of `company` sequences, in which
+        `self._limits` is how many."""
+        self._limits = {d.name: self.limit(d, company) for d in self.drafters}
+        self._limits_of = company
+        drafts = any(self._limits.values())
+        self._distance = Distance(company, 0 if drafts else self._far(company))
+        if not drafts:
+            self._limits = {}
+        return drafts
+
+    def _far(self, company: int) -> int:
+        """How many rounds of `company` sequences drafts that need hidden rows are away."""
+        lengths = (self._lengths[d.name] for d in self.drafters if d.wants_hidden)
+        return min((length.far(company) for length in lengths), default=0)
+
+    def _rest_of_all(self) -> int:
+        """Rounds behind the one that was chosen for last in which no length looks at what pays."""
+        return min(length.resting for length in self._lengths.values())
+
+    def reads(self, company: int) -> bool:
+        """Whether drafters want the hidden rows of a pass of `company` sequences: not while drafts
+        are far."""
+        if not (self.hidden and self._adaptive):
+            return self.hidden
+        if self._distance.company != company:
+            self._distance = Distance(company, self._far(company))
+        return self._distance.rounds <= ROWS_BEFORE
 
     def note_rest(
         self, seqs: Sequence[int], company: int, times: tuple[float, float] | None
@@ -197,32 +221,30 @@ class Speculator:
             return
         if resting.asked:
             resting.company = company  # others for which the device chooses joined its pass
-        resting.rounds += 1
-        if times is not None:
-            resting.timed += 1
-            resting.pass_s += times[0]
-            resting.whole_s += times[1]
-        for seq in seqs:
-            resting.of_seq[seq] = resting.of_seq.get(seq, 0) + 1
+        resting.note(seqs, times)
+        self._distance.rounds -= 1
 
     def _settle(self) -> None:
         """Count the rounds without drafts."""
         resting, self._resting = self._resting, None
-        if resting is None or not resting.rounds:
+        if resting is not None:
+            self._count_rests(resting)
+
+    def _count_rests(self, resting: Rest) -> None:
+        """Count those that are over."""
+        n = resting.rounds
+        if not n:
             return
         self._rested = True
-        n = resting.rounds
         self._count_rest(resting)
-        if resting.asked:
-            return  # `propose` has counted the round
-        for length in self._lengths.values():
-            length.skip(n - 1)  # it was asked before the first
-        self._budget.earn(n)
-        self.statistics_in_all.note_skipped(n)
-        for seq, rounds in resting.of_seq.items():
-            self._of_seq[seq].note_skipped(rounds)
+        if not resting.asked:  # else `propose` has counted the round
+            self._budget.earn(n)
+            self.statistics_in_all.note_skipped(n)
+            for seq, rounds in resting.of_seq.items():
+                self._of_seq[seq].note_skipped(rounds)
+        resting.count(() if resting.asked else self._lengths.values())
 
-    def _count_rest(self, resting: Resting) -> None:
+    def _count_rest(self, resting: Rest) -> None:
         """What its rounds took."""
         n, company = resting.timed, resting.company
         if not n:
@@ -250,6 +272,8 @@ class Speculator:
         finally:
             for entry in entries:
                 self._known[entry.seq].pop()
+        asked = any(o.asked for o in opened)
+        self._distance = Distance(company, 0 if asked else self._far(company))
         seconds = time.perf_counter() - began
         self._asking_s = seconds - sum(o.spent_s for o in opened)
         self._count_round(opened, seconds)
@@ -264,7 +288,7 @@ class Speculator:
 
     def withdraw(self, company: int) -> None:
         """No drafter had an idea, and a device chooses."""
-        self._resting = Resting(company, 1, asked=True)
+        self._resting = Rest(company, 1, asked=True)
         plain = self._times.of(company)
         if plain:
             self._budget.spend(self._asking_s / plain)
@@ -323,7 +347,7 @@ class Speculator:
         found = self.sequences.verify(
             [(p.entry.seq, [p.entry.token, *p.tokens]) for p in proposals],
             sure=[1] * len(proposals),
-            hidden=self.hidden,
+            hidden=self.reads(len(proposals)),
         )
         seconds = time.perf_counter() - began
         self.note_pass(len(found.logits), len(proposals), again, seconds)
@@ -456,6 +480,8 @@ class Speculator:
 
     def limit(self, drafter: Drafter, company: int) -> int:
         """How many drafts to ask a drafter for; once in each round."""
+        if self._limits_of != company:
+            self._limits = {}
         chosen = self._limits.pop(drafter.name, None)
         if chosen is not None:
             return chosen
@@ -465,19 +491,3 @@ class Speculator:
     def waste(self, drafter: Drafter, seconds: float, company: int) -> None:
         """The drafter was asked for a draft, and gave none."""
         self._lengths[drafter.name].waste(seconds, company)
-
-
-def window(plan: SessionPlan) -> int:
-    """The most drafts that the memory of such a session can forget."""
-    bounded = plan.bytes.recurrent and not plan.strategy.reruns
-    return plan.options.n_rs_seq if bounded else MAX_TOKENS - 1
-
-
-def check_window(session: Session | Sequences, asked: Speculation) -> None:
-    """Raise RequestError for a session whose memory can forget nothing."""
-    plan = session.plan
-    if plan.bytes.recurrent and plan.options.n_rs_seq == 0:
-        raise RequestError(
-            "this session cannot forget drafts; make it with n_rs_seq of the most drafts, here "
-            f"{asked.longest} (an Engine: with draft_max)"
-        )

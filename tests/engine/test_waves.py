@@ -76,3 +76,17 @@ def test_sixty_four_short_prompts_share_passes(
         finish(engine)
         assert all(request.tokens for request in asked)
         assert len(Watched.seen) == most and sum(map(sum, Watched.seen)) == 64 * 32
+
+
+def test_drafters_are_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for each request: that is a folder's worth of files, and checks of a protocol."""
+    spec = rr.Speculation(("ngram-simple",))
+    with rr.Engine(tiny(), n_seqs=2, n_ctx=128, draft_max=4, spec=spec) as engine:
+        ask(engine, stream(1, 9))
+        finish(engine)
+        monkeypatch.setattr("pkgutil.iter_modules", None)
+        monkeypatch.setattr("riverrun.speculative.options.Speculation.open", None)
+        again = [ask(engine, stream(i, 9)) for i in range(3)]
+        finish(engine)
+    assert all(request.drafting is again[0].drafting for request in again)
+    assert all(request.error is None for request in again)

@@ -1,0 +1,30 @@
+"""How many drafts a session can forget."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..engine import Session
+from ..engine.buckets import MAX_TOKENS
+from ..engine.sequences import Sequences
+from ..engine.session_plan import SessionPlan
+from ..graph.errors import RequestError
+
+if TYPE_CHECKING:
+    from .options import Speculation
+
+
+def window(plan: SessionPlan) -> int:
+    """The most drafts that the memory of such a session can forget."""
+    bounded = plan.bytes.recurrent and not plan.strategy.reruns
+    return plan.options.n_rs_seq if bounded else MAX_TOKENS - 1
+
+
+def check_window(session: Session | Sequences, asked: Speculation) -> None:
+    """Raise RequestError for a session whose memory can forget nothing."""
+    plan = session.plan
+    if plan.bytes.recurrent and plan.options.n_rs_seq == 0:
+        raise RequestError(
+            "this session cannot forget drafts; make it with n_rs_seq of the most drafts, here "
+            f"{asked.longest} (an Engine: with draft_max)"
+        )
