@@ -171,7 +171,7 @@ class Ahead:
         for request in new:
             sequences.catch_up(request.seq)
         self._plan(requests)  # makes the state that the tokens lie in
-        # At once: each write waits for the device. Slots of others are written before they are read.
+        # Each write waits for the device. Slots of others are written before they are read.
         tokens = {request.seq: request.token for request in requests}
         first, last = min(r.seq for r in new), max(r.seq for r in new)
         slots = [[tokens.get(seq, 0)] for seq in range(first, last + 1)]

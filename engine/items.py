@@ -40,7 +40,7 @@ def checked_ids(tokens: Iterable[Any], n_vocab: int) -> Sequence[int]:
         ids: Sequence[Any] = tokens if isinstance(tokens, (list, tuple)) else list(tokens)
     except TypeError:
         raise RequestError(f"token ids should be a series of integers, got {tokens!r}") from None
-    if any(type(token) is not int for token in ids):
+    if ids and {*map(type, ids)} != {int}:
         ids = [checked_integer(token, "a token id") for token in ids]
     if ids and not (min(ids) >= 0 and max(ids) < n_vocab):
         wrong = next(token for token in ids if not 0 <= token < n_vocab)

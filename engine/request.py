@@ -270,9 +270,9 @@ class Request:
 
 def by_drafting(requests: Sequence[Request]) -> list[tuple[Drafting, list[Request]]]:
     """Those with drafters, in groups that draft together."""
-    if len(requests) == 1:
+    if len({id(request.drafting) for request in requests}) == 1:
         drafting = requests[0].drafting
-        return [] if drafting is None else [(drafting, [requests[0]])]
+        return [] if drafting is None else [(drafting, list(requests))]
     groups: dict[int, tuple[Drafting, list[Request]]] = {}
     for request in requests:
         if request.drafting is not None:

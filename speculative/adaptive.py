@@ -43,11 +43,13 @@ class Times:
         self._count: dict[int, int] = {}
         self._unseen: dict[int, int] = {}
         self._beside: dict[bool, float] = {}
+        self._judged: dict[int, float] = {}  # what `of` gave: each sequence of a round asks alike
 
     def note(self, tokens: int, seconds: float, passes: int = 1) -> None:
         """Passes of so many tokens took so long each. Outliers upwards count for little: they are
         other work on the machine. Of the first few the shortest counts: caches that are still cold
         would make plain passes, which come first, look slow, and drafts cheap."""
+        self._judged = {}
         for size in self._unseen:
             self._unseen[size] += passes
         self._unseen[tokens] = 0
@@ -91,6 +93,12 @@ class Times:
 
     def of(self, tokens: int) -> float:
         """What a pass of so many tokens takes, 0.0 if none was ever seen."""
+        found = self._judged.get(tokens)
+        if found is None:
+            found = self._judged[tokens] = self._judge(tokens)
+        return found
+
+    def _judge(self, tokens: int) -> float:
         once = self._mean.get(tokens)
         if once is None:
             return self._line(tokens)

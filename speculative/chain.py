@@ -143,7 +143,10 @@ class ChainDrafter(Drafter):
     def _grow(self, chains: list[Chain]) -> None:
         alive, logits = chains, self._open([chain.ask for chain in chains])
         while alive:
-            rows = [i for i, chain in enumerate(alive) if self._choose(chain, logits[i])]
+            likeliest = logits[:, : self.n_vocab].argmax(axis=1).tolist()
+            rows = [
+                i for i, chain in enumerate(alive) if self._choose(chain, logits[i], likeliest[i])
+            ]
             alive = [alive[i] for i in rows]
             more = [i for i, c in enumerate(alive) if len(c.tokens) < c.ask.limit]
             rows, alive = [rows[i] for i in more], [alive[i] for i in more]
@@ -151,11 +154,10 @@ class ChainDrafter(Drafter):
                 logits = self._extend(alive, rows)
         self._close(chains)
 
-    def _choose(self, chain: Chain, logits: np.ndarray) -> bool:
-        """Add a token to the chain, unless none is likely enough."""
+    def _choose(self, chain: Chain, logits: np.ndarray, token: int) -> bool:
+        """Add a token to the chain, unless none is likely enough. token: the likeliest."""
         row, draw = logits[: self.n_vocab], chain.ask.draw
         if draw is None:
-            token = int(row.argmax())
             if self.p_min > 0 and candidates(row, 1.0)[1].max() < self.p_min:
                 return False
         else:

@@ -183,7 +183,8 @@ class Mtp(ChainDrafter):
 
     def clear(self, seq: int) -> None:
         """Forget the block's memory of a sequence."""
-        self.session.clear(seq)
+        if self.session.holds(seq) or self.session.memory.pending(seq):
+            self.session.clear(seq)
         self._backlog[seq] = Backlog(self._width)
 
     def _knows(self, seq: int) -> bool:

@@ -37,7 +37,12 @@ class HybridMemory(Memory):
 
     def rerun(self, seq: int) -> int:
         """What the neediest part asks for."""
-        return max(p.rerun(seq) for p in self.parts)
+        most = 0
+        for part in self.parts:  # no generator: rounds ask several times for each sequence
+            n = part.rerun(seq)
+            if n > most:
+                most = n
+        return most
 
     def unsettled(self, seq: int) -> bool:
         """Whether any part is."""

@@ -251,10 +251,10 @@ class PagedRows(Memory):
         """Who owns which page is counted anew from the block tables of all sequences."""
         self._first[seq] = self._end[seq] = 0
         self.block_table[seq] = 0
-        every = range(self.n_seqs)
-        tables = [self.block_table[s, self._first[s] : self._end[s]].tolist() for s in every]
+        at = np.arange(self.block_table.shape[1])
+        first, end = np.array(self._first)[:, None], np.array(self._end)[:, None]
         # One assignment: whoever is interrupted before it has changed nothing of others.
-        self.pages = Pages(self.pages.n, (page for table in tables for page in table))
+        self.pages = Pages(self.pages.n, self.block_table[(first <= at) & (at < end)])
 
     def max_rollback(self, seq: int) -> int:
         """Everything pending."""

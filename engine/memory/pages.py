@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
+
+import numpy as np
 
 from ...graph.errors import RequestError
 from ...models.memories import PAGE
@@ -18,13 +19,14 @@ class Pages:
     held: the pages owned from the start, each as often as it has owners. An exception inside a
     method may leave a page that is neither owned nor free; no page has too few owners."""
 
-    def __init__(self, n: int, held: Iterable[int] = ()) -> None:
-        owners = Counter(held)
+    def __init__(self, n: int, held: Sequence[int] | np.ndarray = ()) -> None:
+        owners = np.bincount(np.asarray(held, np.intp), minlength=n)
+        free = np.flatnonzero(owners == 0)
         self.n = n
-        self._owners = [owners[page] for page in range(n)]
+        self._owners: list[int] = owners.tolist()
         # Owners beyond the first of each page; an exception may leave too many, never too few.
-        self._more = sum(owners.values()) - len(owners)
-        self._free = [page for page in reversed(range(n)) if not owners[page]]
+        self._more = len(held) - (n - len(free))
+        self._free: list[int] = free[::-1].tolist()
 
     @property
     def free(self) -> int:

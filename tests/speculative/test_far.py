@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import riverrun as rr
-from ahead_rig import late
+from ahead_rig import LatePools, late
 from demo import demo
 from engine_rig import finish
 from model_drafts import DRAW, Duet, same
 from riverrun.engine.ahead import Ahead
+from riverrun.engine.sequences import Sequences
+from riverrun.models.step import NEXT_TOKEN
 from riverrun.speculative.adaptive import Budget, Length, Times
 from riverrun.speculative.drafter import Ask
 from riverrun.speculative.mtp import Mtp
@@ -134,6 +136,49 @@ def test_going_back_over_a_gap() -> None:
         d.drafter.begin(0, IDS[:70], kept)
         assert d.drafter.session.length() == held  # type: ignore[attr-defined]
         assert len(d.drafter.draft([Ask(0, [*IDS[:kept], 5], 3)])[0].tokens) == 3
+
+
+def test_backlogs_are_read_in_shared_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of prompts' ends that nobody has read; drafts are those that each sequence has alone."""
+    n_seqs, length = 4, 40
+    d = Duet.of(demo(), Mtp, n_seqs)
+    prompts = [IDS[9 * seq : 9 * seq + length] for seq in range(n_seqs)]
+    newest = {seq: d.prompt(prompts[seq], seq) for seq in range(n_seqs)}
+    assert [d.drafter.session.length(seq) for seq in newest] == [0] * n_seqs  # type: ignore[attr-defined]
+    made: list[int] = []
+    run = Sequences._run
+    monkeypatch.setattr(
+        Sequences, "_run", lambda self, *a, **k: (made.append(a[3]), run(self, *a, **k))[1]
+    )
+    drafts = d.drafts(newest, 3, DRAW)
+    # At most 15 pairs of each go along in the first pass of the drafts.
+    assert made == [n_seqs * 16, n_seqs * 9, n_seqs * 16, n_seqs, n_seqs]
+    for seq, draft in enumerate(drafts):
+        alone = Duet.of(demo(), Mtp)
+        alone.prompt(prompts[seq])
+        same(draft, alone.drafts({0: newest[seq]}, 3, DRAW)[0])
+
+
+def test_newest_tokens_go_to_the_device_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+    write = LatePools.write
+
+    def noting(self: LatePools, name: str, at: Any, values: Any) -> None:
+        if name == NEXT_TOKEN:
+            written.append(len(values))
+        write(self, name, at, values)
+
+    monkeypatch.setattr(LatePools, "write", noting)
+    texts = [IDS[at : at + 9] for at in (0, 20, 40)]
+    with scripted(lambda seq, context, limit: [1] * (len(context) % 8 == 0)):
+        spec = speculation(("scripted",), 4)
+        with rr.Engine(late(demo())[0], n_seqs=4, n_ctx=256, draft_max=4, spec=spec) as engine:
+            requests = [engine.submit(text, 30, ignore_eos=True, **GREEDY) for text in texts]
+            finish(engine)
+    for text, request in zip(texts, requests, strict=True):
+        assert request.tokens == plain(demo(), text, 30, **GREEDY).tokens
+    # Behind a round of the host's, and as each begins to decode.
+    assert written.count(3) >= 2 and len(written) < 30
 
 
 def test_looks_keep_a_device_busy(monkeypatch: pytest.MonkeyPatch, costly: None) -> None:
