@@ -177,8 +177,10 @@ class Prompting:
             return None
         # Before the protocol, whose check asks for every attribute.
         found = self._drafting.get(opener)
-        if found is not None or not isinstance(opener, Opener):
-            return found or opener
+        if found is not None:
+            return found
+        if not isinstance(opener, Opener):
+            return opener
         found = self._drafting[opener] = opener.open(self.sequences)
         return found
 
