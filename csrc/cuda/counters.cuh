@@ -8,12 +8,9 @@ namespace {
 
 using riverrun::kCounters;
 
-[[maybe_unused]] inline const riverrun::CountingExec& counting(const rr_exec* exec) {
-  return *static_cast<const riverrun::CountingExec*>(static_cast<riverrun::CudaExec*>(exec->impl));
-}
-
 [[maybe_unused]] inline unsigned* counters(const rr_exec* exec) {
-  return counting(exec).counters;
+  return static_cast<const riverrun::CountingExec*>(static_cast<riverrun::CudaExec*>(exec->impl))
+      ->counters;
 }
 
 // Orders what the calling thread, and threads that it met at a barrier, read and wrote before.

@@ -84,11 +84,15 @@ void BoundCuda::fail(const rr_exec* exec, const char* message) {
 void BoundCuda::launch(size_t n, cudaStream_t on, bool alone) {
   std::string failed;
   Exec own;
-  static_cast<CudaExec&>(own) = {
-      on, fault_.get(), static_cast<int>(n), card_->multiprocessors(), &prepared_, overlap_};
+  static_cast<CudaExec&>(own) = {on,
+                                 fault_.get(),
+                                 static_cast<int>(n),
+                                 card_->multiprocessors(),
+                                 &prepared_,
+                                 overlap_,
+                                 alone || n + 1 == views_.size() ? nullptr : &views_[n + 1],
+                                 &ended_};
   own.counters = reinterpret_cast<unsigned*>(counters_.data());
-  own.next = alone || n + 1 == views_.size() ? nullptr : &views_[n + 1];
-  own.ended = &ended_;
   own.failed = &failed;
   const rr_exec exec{sizeof(rr_exec),
                      0,
@@ -102,7 +106,6 @@ void BoundCuda::launch(size_t n, cudaStream_t on, bool alone) {
   const PlanNode& node = plan_->nodes()[n];
   prepared_.used = false;
   node.kernel->run(&views_[n], &exec);
-  if (ended_.node == &views_[n]) ended_ = {};
   forget(n);
   if (failed.empty()) return;
   cudaGetLastError();

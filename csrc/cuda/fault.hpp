@@ -23,7 +23,14 @@ struct Prepared {
   bool used;  // by the node that runs now
 };
 
-// What exec->impl points to.
+// Rows that a launch of the node before made for `node`, as step_x.cuh has them.
+struct Ended {
+  const rr_node* node;
+  unsigned char* x;
+};
+
+// What exec->impl points to. next: the node that runs behind this one, null where nothing of it may
+// be done before.
 struct CudaExec {
   cudaStream_t stream;
   Fault* fault;
@@ -31,6 +38,8 @@ struct CudaExec {
   int multiprocessors;
   Prepared* prepared;
   bool overlap;  // kernels may begin before those ahead of them have ended
+  const rr_node* next;
+  Ended* ended;
 };
 
 }  // namespace riverrun

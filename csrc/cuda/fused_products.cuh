@@ -37,12 +37,12 @@ constexpr int64_t kFewFusedRows = 64;
 
 constexpr int64_t kHalvesDivide = 256;  // bytes, by which a half of the workspace divides
 
-// Rows of x with what lies behind them, and as much again: a launch that ends with the next node's
-// rows reads its own from the workspace's other half.
+// Rows of x with what lies behind them, and for a single row as much again: a launch that ends with
+// the next node's row reads its own from the workspace's other half.
 [[maybe_unused]] inline size_t fused_workspace(const rr_node* node, int32_t) {
   const int64_t n = node->outputs[0].shape[0], k = fused_width(node);
   const int64_t bytes = blocks_for(step_x_bytes(n, k) + step_squares_bytes(n, k), kHalvesDivide);
-  return static_cast<size_t>((n <= kFewFusedRows ? 2 : 1) * bytes * kHalvesDivide);
+  return static_cast<size_t>((n == 1 ? 2 : 1) * bytes * kHalvesDivide);
 }
 
 // Where the rows of a node go that no launch before it has made.

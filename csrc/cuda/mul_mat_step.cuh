@@ -354,7 +354,7 @@ __global__ void __launch_bounds__(Shape::threads, 1) multiply_step(StepJob job) 
         (w.dtype == dtypes && (block.template multiply<StepCodes<dtypes>>(w, share), true))...};
     static_cast<void>(done);
     if (job.ending.kind != StepEnding::kNone)
-      end_step_products(job.ending, job.n, first, rows, block.complete());
+      end_step_products(job.ending, first, rows, block.complete());
   }
   if (!block.begun) await_grid();
 }

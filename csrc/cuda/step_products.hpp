@@ -35,23 +35,21 @@ struct StepInput {
 void launch_step_products(const rr_exec* exec, const StepProduct* products, int count,
                           const StepInput& x);
 
-// What the last blocks of a launch make of its products: 256 values of each row, as soon as all
-// products that they are made of are there. Rows of inputs are so many bytes apart.
+// What the last blocks of a launch with a single row of x make of its products: 256 values of the
+// next node's row, as soon as all products that they are made of are there.
 struct StepEnding {
   enum Kind { kNone, kAddNorm, kGlu } kind;
-  const char *first, *second;  // x and delta, or gate and up
-  int64_t first_row, second_row;
-  float* sum;           // of x and delta
-  const float* weight;  // of the norm
-  int act;              // of the gate
-  unsigned char* x;     // where rows go
-  int blocks;           // of 256 values in each of them
-  unsigned arrivals;    // of which those 256 values are made: products of a row of x
+  const float *first, *second;  // x and delta, or gate and up
+  float* sum;                   // of x and delta
+  const float* weight;          // of the norm
+  int act;                      // of the gate
+  unsigned char* x;             // where the row goes
+  int blocks;                   // of 256 values in it
+  unsigned arrivals;            // products that 256 values are made of
   unsigned* counters;
 };
 
-// What the next node lets a launch of these products with n rows of x end with; `x`: what they
-// multiply.
+// What the next node lets a launch of these products end with; `x`: what they multiply.
 StepEnding next_ending(const rr_exec* exec, const StepProduct* products, int count,
                        const StepInput& x);
 
