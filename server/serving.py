@@ -26,7 +26,10 @@ def listen(options: ServerOptions) -> socket.socket:
     """The socket that the server listens on. Raises OSError naming the address, such as for a port
     that is in use."""
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-    found = socket.socket(family, socket.SOCK_STREAM)
+    # With the protocol's name, as asyncio sends without delay on sockets that it knows to be TCP.
+    # Otherwise the first piece of an answer waits for the client to acknowledge the headers, 40 ms
+    # on a connection that was used before.
+    found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((options.host, options.port))
