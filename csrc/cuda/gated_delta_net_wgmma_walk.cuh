@@ -335,10 +335,11 @@ template <int S>
 __global__ void __launch_bounds__(kWalkThreads, 1)
     walk_tokens(Task task, Prepared<S> from, int first, int slots) {
   enter_grid();
-  if (!__shfl_sync(kAllLanes, sequences_fit(task.all) ? 1 : 0, 0)) return;
   Walked w = walked(task, first, slots);
   w.count = __shfl_sync(kAllLanes, w.count, 0);
+  // Most blocks of a pass over few of many sequences: those need no check, as they write nothing.
   if (w.count <= 0) return;
+  if (!__shfl_sync(kAllLanes, sequences_fit(task.all) ? 1 : 0, 0)) return;
   auto& shared = *align_images<WalkShared<S>>(dynamic_shared());
   clear_blocks(shared.t[0]);
   clear_blocks(shared.t[1]);

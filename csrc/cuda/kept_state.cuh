@@ -173,9 +173,10 @@ __device__ inline bool state_fits(const Sequences& s, int b) {
   int same = 0;  // counted without a branch, so that the loads do not wait for one another
 #pragma unroll 8
   for (int other = 0; other < b; ++other) same += kept.row_of[other] == row;
-  for (int other = 0; same > 0 && other < b; ++other)
-    if (kept.row_of[other] == row && in_use(s, other) && in_use(s, b))
-      return complain(s.shared, other, b);
+  // Padding has any row, often one of others: it is not worth a look at each of these.
+  if (same == 0 || !in_use(s, b)) return true;
+  for (int other = 0; other < b; ++other)
+    if (kept.row_of[other] == row && in_use(s, other)) return complain(s.shared, other, b);
   return true;
 }
 

@@ -34,6 +34,7 @@ class Checkpoint(RecurrentMemory):
     def _prepare(self, batch: Sequence[Reservation]) -> dict[int, Arrays]:
         """By sequence, a copy of its state, where its tokens may be forgotten and the copy at hand
         is of another time."""
+        super()._prepare(batch)
         return {
             item.seq: self._timed(self._store, item.seq)
             for item in batch

@@ -61,6 +61,8 @@ class RecurrentMemory(Memory):
         self.pools, self.states, self.window = pools, list(states), window
         self._rerun = [0] * n_seqs
         self._again = [0] * n_seqs  # what the last pass ran again
+        # Empty sequences whose rows have yet to become zero, before anybody looks.
+        self._blank: set[int] = set()
         self.forgets_last = window >= 1 and not self.reruns
 
     @classmethod
@@ -90,6 +92,10 @@ class RecurrentMemory(Memory):
                     f"new ones, got {again}"
                 )
         return ""
+
+    def _prepare(self, batch: Sequence[Reservation]) -> Any:
+        self._write_blank()
+        return super()._prepare(batch)
 
     def _apply(self, batch: Sequence[Reservation], prepared: Any) -> None:
         for item in batch:
@@ -131,8 +137,23 @@ class RecurrentMemory(Memory):
     def _reset(self, seq: int) -> None:
         """The state before the first token, which is zero."""
         self._rerun[seq] = self._again[seq] = 0
-        for name in self.states:
-            self.pools.write(name, self._place(seq), 0)
+        self._blank.add(seq)
+
+    def _write_blank(self) -> None:
+        """Make rows of empty sequences zero, adjacent ones together: there are two states a layer,
+        and many sequences may begin at once."""
+        if not self._blank:
+            return
+        for first, end in _runs(sorted(self._blank)):
+            at = (slice(first, end), *self._place(first)[1:])
+            for name in self.states:
+                self.pools.write(name, at, 0)
+        self._blank.clear()
+
+    def _begin_with(self, seq: int) -> None:
+        """Empty a sequence all of whose newest state is about to be written."""
+        self._reset(seq)
+        self._blank.discard(seq)
 
     @property
     def reach(self) -> int | None:
@@ -141,6 +162,7 @@ class RecurrentMemory(Memory):
 
     def to_keep(self, seq: int) -> Parts:
         """The newest state, which has seen all committed tokens unless `rerun` says otherwise."""
+        self._write_blank()
         return {name: (self._place(seq),) for name in self.states}
 
     def can_rewind(self, seq: int, start: int, kept: KeptParts) -> bool:
@@ -152,7 +174,7 @@ class RecurrentMemory(Memory):
     def rewind(self, seq: int, start: int, kept: KeptParts) -> None:
         """The kept state is the state, with nothing to go back to and nothing to run again."""
         if start < self._length[seq]:
-            self._reset(seq)
+            self._begin_with(seq)
             for name in self.states:
                 self.pools.put_back(name, self._place(seq), kept[name][0])
             self._length[seq] = start
@@ -175,7 +197,7 @@ class RecurrentMemory(Memory):
         self, dst: int, start: int, pages: Sequence[Mapping[str, np.ndarray]], kept: KeptParts
     ) -> None:
         """The kept state is the state."""
-        self._reset(dst)
+        self._begin_with(dst)
         for name in self.states:
             self.pools.put_back(name, self._place(dst), kept[name][0])
         self._length[dst] = start
@@ -212,12 +234,14 @@ class RecurrentMemory(Memory):
         return (seq,)
 
     def _copy(self, src: int, dst: int) -> None:
-        self._reset(dst)
+        self._write_blank()
+        self._begin_with(dst)
         for name in self.states:
             self.pools.copy(name, self._place(src), self._place(dst))
 
     def save(self, seq: int) -> dict[str, np.ndarray]:
         """The newest state, f32 [width] for each name."""
+        self._write_blank()
         return {name: self.pools.read(name, self._place(seq)) for name in self.states}
 
     def check_restore(self, seq: int, length: int, arrays: Mapping[str, np.ndarray]) -> None:
@@ -230,6 +254,17 @@ class RecurrentMemory(Memory):
                 raise RequestError(f"state {name!r} should be float32 {list(width)}, got {found}")
 
     def _restore(self, seq: int, length: int, arrays: Mapping[str, np.ndarray]) -> None:
-        self._reset(seq)
+        self._begin_with(seq)
         for name in self.states:
             self.pools.write(name, self._place(seq), arrays[name])
+
+
+def _runs(ascending: Sequence[int]) -> list[tuple[int, int]]:
+    """Numbers as (first, end) of those that follow one another."""
+    found: list[tuple[int, int]] = []
+    for n in ascending:
+        if found and found[-1][1] == n:
+            found[-1] = found[-1][0], n + 1
+        else:
+            found.append((n, n + 1))
+    return found

@@ -90,3 +90,26 @@ def test_drafters_are_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
         finish(engine)
     assert all(request.drafting is again[0].drafting for request in again)
     assert all(request.error is None for request in again)
+
+
+def test_rows_of_sequences_that_begin_at_once_become_zero_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One write for each state, before the first pass: on a card each is a call of its own."""
+    model, written = tiny(), list[Any]()
+    with rr.Engine(model, n_seqs=N_SEQS, n_ctx=128) as engine:
+        pools, states = engine.sequences.pools, model.plan_session(128, N_SEQS).states
+        recurrent = [name for name in states if "_state." in name]
+        first = [engine.submit(stream(840 + i, 9), 3, **GREEDY) for i in range(N_SEQS)]
+        finish(engine)
+        write = pools.write
+
+        def noting(name: str, at: Any, values: Any) -> None:
+            written.append(name)
+            write(name, at, values)
+
+        monkeypatch.setattr(pools, "write", noting)
+        again = [engine.submit(stream(840 + i, 9), 3, **GREEDY) for i in range(N_SEQS)]
+        finish(engine)
+    assert recurrent and sorted(n for n in written if n in recurrent) == sorted(recurrent)
+    assert [r.tokens for r in again] == [r.tokens for r in first]
