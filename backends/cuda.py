@@ -392,6 +392,9 @@ class CudaBackend(NativeBackend):
         """Choose kernels, assign memory; fused nodes that no kernel takes are expanded.
 
         Raises Unsupported naming the node and the reasons."""
+        with cuda_errors():
+            # Makes it the card of this thread, whose capabilities kernels ask for.
+            _ = self.card.free_bytes
         return CudaPlan(self._ready(graph, kind), kind, self)
 
     def load_weights(

@@ -15,16 +15,18 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import product
 
 import numpy as np
 
-from ..backends import SplitBackend
+from ..backends import Plan, SplitBackend
 from ..graph.errors import BackendError, RiverrunError, Unsupported
 from ..models.step import CANDIDATES, NEXT_TOKEN, StepShape
 from .bound_step import Part
 from .buckets import sequence_bucket, sequence_buckets
 from .picking import Flight, PickingPlan
+from .pieces import Piece, gathered
 from .request import Request, by_drafting
 from .sequences import Sequences
 
@@ -67,10 +69,17 @@ class Ahead:
         """Compile what any number of requests run. hidden: their drafters want hidden rows."""
         if not self._able or self.sequences.plan.options.program != "trunk":
             return
+        pieces = gathered()
         for size in sequence_buckets(self.sequences.n_seqs):
             for candidates, rows in product((1, CANDIDATES), {False, hidden}):
+                key = size, candidates, rows
+                if pieces is not None:
+                    order = int(size > 1), size, candidates, rows
+                    attach = partial(self._plans_for, key)
+                    pieces.append(Piece(order, partial(self._compiled, *key), attach))
+                    continue
                 with suppress(Unsupported):
-                    self._plans_for((size, candidates, rows))
+                    self._plans_for(key)
 
     def run(self, requests: Sequence[Request], joining: bool = False) -> None:
         """A token for each request at least; one that cannot go on fails alone. joining: another is
@@ -283,15 +292,21 @@ class Ahead:
             plans = self._plans[key] = [self._bind(*key) for _ in range(1 + self.overlaps)]
         return plans
 
+    def _compiled(self, size: int, candidates: int, hidden: bool) -> Plan:
+        shape, sequences = _shape(size, candidates, hidden), self.sequences
+        return sequences.model.plan(shape, sequences.plan.capacity, "step", "ahead")
+
     def _bind(self, size: int, candidates: int, hidden: bool) -> PickingPlan:
         """hidden: it gives the rows after the final norm, too."""
-        sequences = self.sequences
-        shape = StepShape(size, size, size, hidden, candidates=candidates)
-        plan = sequences.model.plan(shape, sequences.plan.capacity, "step", "ahead")
+        sequences, plan = self.sequences, self._compiled(size, candidates, hidden)
         if NEXT_TOKEN not in sequences.pools.specs:
             sequences.pools.add({NEXT_TOKEN: plan.states[NEXT_TOKEN]})
-        bound = sequences.runner.bind(shape, "step", "ahead")
+        bound = sequences.runner.bind(_shape(size, candidates, hidden), "step", "ahead")
         return PickingPlan(bound, sequences.storage.step(bound))
+
+
+def _shape(size: int, candidates: int, hidden: bool) -> StepShape:
+    return StepShape(size, size, size, hidden, candidates=candidates)
 
 
 def _rest_on(requests: Sequence[Request]) -> bool:

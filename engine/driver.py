@@ -1,13 +1,16 @@
-"""An engine that steps itself: on a thread of its own, for as long as there is something to do."""
+"""An engine that steps itself: on a thread of its own, for as long as there is something to do. A
+second one compiles what comes later."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
+from ..graph.errors import RiverrunError
 from .engine import Engine, Event
 from .request import Request
 
@@ -17,7 +20,9 @@ MOST_FAILURES = 8
 
 
 class Driver:
-    """Steps an engine until `close`. Its methods may be called from any thread.
+    """Steps an engine until `close`, and has the plans made that are in `Engine.later`: they are
+    compiled beside its steps, and attached between two of them. Its methods may be called from any
+    thread.
 
     tell: called on the driver's thread with the events of each step; failed: with an exception
     that rose from a step, after which the engine has gone on with the requests that it could."""
@@ -29,10 +34,12 @@ class Driver:
         failed: Callable[[BaseException], None],
     ) -> None:
         self.engine, self._tell, self._failed = engine, tell, failed
-        self._wake, self._closing = threading.Condition(), False
+        self._wake, self._closing = threading.Condition(threading.RLock()), False
         self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._making = threading.Thread(target=self._make_later, name="plans", daemon=True)
         self._thread.start()
+        self._making.start()
 
     def submit(self, prompt: str | Sequence[int], max_tokens: int = -1, **options: Any) -> Request:
         """`Engine.submit`. Raises RequestError as that does, and RuntimeError after `close`."""
@@ -50,7 +57,8 @@ class Driver:
             self._wake.notify()
 
     def between_steps(self, work: Callable[[], T]) -> Future[T]:
-        """What `work` returns or raises, called between two steps."""
+        """What `work` returns or raises, called between two steps. Raises RuntimeError after
+        `close`."""
         future: Future[T] = Future()
         with self._wake:
             if self._closing:
@@ -65,6 +73,7 @@ class Driver:
             self._closing = True
             self._wake.notify()
         self._thread.join()
+        self._making.join()
 
     def _run(self) -> None:
         failures = 0
@@ -80,6 +89,21 @@ class Driver:
             if events:
                 self._tell(events)
         self._end()
+
+    def _make_later(self) -> None:
+        """What cannot be made says so again to the requests that need it."""
+        for piece in self.engine.later:
+            if self._closing:
+                return
+            with suppress(RiverrunError, CancelledError):
+                piece.compile()
+                attached = self._unless_closing(piece.attach)
+                if attached is not None:
+                    attached.result()
+
+    def _unless_closing(self, work: Callable[[], T]) -> Future[T] | None:
+        with self._wake:
+            return None if self._closing else self.between_steps(work)
 
     def _wait(self) -> bool:
         """Until there is something to do; whether that is a step."""

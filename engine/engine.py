@@ -16,6 +16,7 @@ from .occupancy import Occupancy, occupancy
 from .options import make_options
 from .parked import Parked
 from .pausing import Pausing
+from .pieces import Piece
 from .prompting import Prompting
 from .request import Request, Stage
 from .roster import Roster
@@ -99,6 +100,7 @@ class Engine:
         except BaseException:
             session.guard.release(self)  # an error that is kept keeps this object, too
             raise
+        self.later: list[Piece] = []  # of plans that a driver is to have made
         self._in_step = False  # still set when an exception broke off the last step
         self._decoded = True
 
@@ -178,7 +180,8 @@ class Engine:
         return self._spec
 
     def prepare(self) -> bool:
-        """Compile rounds of any number of requests; whether their drafters want hidden rows."""
+        """Compile rounds of any number of requests, or give their pieces; whether their drafters
+        want hidden rows."""
         return self._prompting.prepare(self._spec)
 
     @property

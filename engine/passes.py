@@ -47,7 +47,7 @@ class Passes:
         self._due: list[list[int]] = [[] for _ in range(self.n_seqs)]
         # Sequences that a call is changing; one that an exception left here is lost.
         self._changing: set[int] = set()
-        self.runner.step(1, 1, 1)
+        self.runner.prepare_step(1, 1, 1)
 
     def evaluate(
         self,

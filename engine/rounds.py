@@ -145,13 +145,13 @@ class Rounds:
     def prepare_all(self) -> None:
         """Compile passes without drafts, of any number of requests."""
         for n in step_counts(self.sequences.n_seqs):
-            self.sequences.runner.step(n, n, n)
+            self.sequences.runner.prepare_step(n, n, n)
             if self._lists:
                 self._prepare_lists(n)
 
     def _prepare_lists(self, n: int) -> None:
         try:
-            self.sequences.runner.step(n, n, n, candidates=CANDIDATES)
+            self.sequences.runner.prepare_step(n, n, n, candidates=CANDIDATES)
         except Unsupported:
             self._lists = False
 

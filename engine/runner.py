@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..backends import BoundPlan
+from ..backends import BoundPlan, Plan
 from ..graph.dtype import f32
 from ..models.step import StepShape
 from .bound_step import BoundStep
 from .buckets import MAX_TOKENS, TOKENS, sequence_bucket, token_bucket
+from .pieces import Piece, gathered
 from .prompts import LEAST_ROWS
 from .session_memory import SessionMemory
 from .session_plan import SessionPlan
@@ -45,14 +47,43 @@ class Runner:
         key = (total, n_items, wanted, hidden, kind, candidates)
         step = self._steps.get(key)
         if step is None:
-            n, b = self._bucket(total, n_items, kind)
-            every = wanted == total and n == token_bucket(total)
-            out = n if every else wanted and min(n, token_bucket(max(wanted, b)))
-            head = self.plan.options.draft_head
-            shape = StepShape(n, b, out, hidden, head, candidates)
+            shape = self._shape(total, n_items, wanted, hidden, kind, candidates)
             bound = self._bind_once(shape, kind, self.plan.options.program)
             step = self._steps[key] = self._storage.step(bound)
         return step
+
+    def prepare_step(
+        self,
+        total: int,
+        n_items: int,
+        wanted: int,
+        hidden: bool = False,
+        kind: str = "step",
+        candidates: int = 1,
+    ) -> None:
+        """Compile what `step` gives, at once or as a piece."""
+        pieces = gathered()
+        if pieces is None:
+            self.step(total, n_items, wanted, hidden, kind, candidates)
+            return
+        shape = self._shape(total, n_items, wanted, hidden, kind, candidates)
+        key = (shape, kind, self.plan.options.program)
+        if key not in self._bound:
+            compiled, attached = partial(self._compiled, key), partial(self._bind_once, *key)
+            pieces.append(Piece(_order(shape, kind), compiled, attached))
+
+    def _compiled(self, key: tuple[StepShape, str, str]) -> Plan:
+        shape, kind, program = key
+        return self.model.plan(shape, self.plan.capacity, kind, program)
+
+    def _shape(
+        self, total: int, n_items: int, wanted: int, hidden: bool, kind: str, candidates: int
+    ) -> StepShape:
+        """Of the plan for these."""
+        n, b = self._bucket(total, n_items, kind)
+        every = wanted == total and n == token_bucket(total)
+        out = n if every else wanted and min(n, token_bucket(max(wanted, b)))
+        return StepShape(n, b, out, hidden, self.plan.options.draft_head, candidates)
 
     def rows(self, total: int, kind: str) -> int:
         """Rows of the plans that passes of total tokens of one sequence run."""
@@ -94,7 +125,7 @@ class Runner:
         for n in TOKENS:
             if least <= n <= token_bucket(min(most, MAX_TOKENS)):
                 wanted = {"all": n, "last": n_items, "none": 0}[want]
-                self.step(n, n_items, wanted, hidden)
+                self.prepare_step(n, n_items, wanted, hidden)
 
     @property
     def bound_plans(self) -> list[BoundPlan]:
@@ -106,3 +137,11 @@ class Runner:
         if key not in self._bound:
             self._bound[key] = self.bind(shape, kind, program)
         return self._bound[key]
+
+
+def _order(shape: StepShape, kind: str) -> tuple[int, ...]:
+    """What one request runs comes first, then prompts, which all have, the short ones before the
+    long ones, and rounds of the host's and of drafts last, as not all need them."""
+    n, alone = shape.n_tokens, shape.n_seqs == 1
+    stage = (2 if n <= MAX_TOKENS else 3) if kind == "prefill" else 0 if alone else 4
+    return stage, shape.n_seqs, n, shape.hidden, shape.candidates

@@ -1,12 +1,16 @@
 """Passes made in advance, so that no request waits for what is compiled, or recorded on a device,
-when sizes come up for the first time."""
+when sizes come up for the first time.
+
+A few come first, which any request has; with these requests can begin. The others are compiled
+behind them, on another thread, since that takes minutes for some models."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .buckets import PROMPT_TOKENS, step_counts
+from .buckets import PROMPT_TOKENS
 from .engine import Engine
+from .pieces import Piece, gathering
 from .runner import JOINED_ROWS
 from .sequences import Sequences
 
@@ -16,43 +20,66 @@ _STEPS = 4
 
 def warm_up(engine: Engine) -> None:
     """Compile steps of every number of requests, however their tokens are chosen, and prompts of
-    every size of pass, that the engine distinguishes; elsewhere than on the processor, where that
-    is all there is to it, run them, too. The engine should be idle; what its sequences held is
-    gone."""
-    sequences, n_seqs = engine.sequences, engine.sequences.n_seqs
-    most = min(sequences.storage.chunk, sequences.n_ctx - 1)
-    hidden = engine.prepare()
-    for count in step_counts(n_seqs):
-        _run(engine, count, 1, min(_STEPS, sequences.n_ctx - 1))
+    every size of pass, that the engine distinguishes. The engine should be idle; what its sequences
+    held is gone."""
+    for piece in warm_first(engine):
+        piece.compile()
+        piece.attach()
+
+
+def warm_first(engine: Engine, more: Sequence[Piece] = ()) -> list[Piece]:
+    """Compile what a request has that is alone, elsewhere than on the processor run it, too, and
+    give the pieces of the rest, in the order of their use. The engine should be idle; what its
+    sequences held is gone.
+
+    more: pieces that are left of making the engine."""
+    sequences = engine.sequences
+    with gathering() as found:
+        hidden = engine.prepare()
+        sizes = _prompt_sizes(sequences)
+        for n in sizes:
+            for rows in {False, hidden}:  # drafters do not always want them
+                _prepare_prompts(sequences, n, rows)
     # The largest first: others then need no scratch memory of their own.
-    for n in reversed([n for n in PROMPT_TOKENS if n <= most]):
-        if not sequences.model.backend.on_host:
-            _run(engine, 1, n, 1)  # with what drafters do
-        for rows in {False, hidden}:  # drafters do not always want them
-            _pass(sequences, [n], rows)
-            if sequences.storage.joins_prompts and n >= JOINED_ROWS:
-                _pass(sequences, [n - 1, 1], rows)
+    largest = sizes[-1]
+    _prompt(sequences, largest, 2 if _joins(sequences, largest) else 1, hidden)
+    n = min(_STEPS, sequences.n_ctx - 1)
+    engine.submit([0], n, temperature=0, ignore_eos=True)
+    while not engine.idle:
+        engine.step()
     if sequences.plan.capacity.log:
         sequences.runner.fold_step()
-    for seq in range(n_seqs):
+    for seq in range(sequences.n_seqs):
         sequences.clear(seq)
+    return sorted([*more, *found], key=lambda piece: piece.order)
 
 
-def _pass(sequences: Sequences, lengths: Sequence[int], hidden: bool) -> None:
+def _prompt_sizes(sequences: Sequences) -> list[int]:
+    """Tokens of passes over prompts that stand for all."""
+    most = min(sequences.storage.chunk, sequences.n_ctx - 1)
+    return [n for n in PROMPT_TOKENS if n <= most]
+
+
+def _joins(sequences: Sequences, n: int) -> bool:
+    """Whether a pass of so many tokens may hold several prompts, as plans go."""
+    return sequences.storage.joins_prompts and n >= JOINED_ROWS
+
+
+def _prepare_prompts(sequences: Sequences, n: int, hidden: bool) -> None:
+    """Compile passes over prompts of n tokens."""
+    kind = sequences.prompt_kind(n)
+    for count in (1, 2) if _joins(sequences, n) else (1,):
+        sequences.runner.prepare_step(n, count, count, hidden, kind)
+
+
+def _prompt(sequences: Sequences, n: int, count: int, hidden: bool) -> None:
     """Make a pass over prompts, or compile it."""
-    n, kind = sum(lengths), sequences.prompt_kind(sum(lengths))
+    kind = sequences.prompt_kind(n)
     if sequences.model.backend.on_host:
-        sequences.runner.step(n, len(lengths), len(lengths), hidden, kind)
+        sequences.runner.step(n, count, count, hidden, kind)
         return
-    for seq in range(len(lengths)):
+    lengths = [n - 1, 1] if count > 1 else [n]
+    for seq in range(count):
         sequences.clear(seq)
     items = [(seq, [0] * length) for seq, length in enumerate(lengths)]
     sequences.evaluate(items, hidden=hidden, kind=kind)
-
-
-def _run(engine: Engine, count: int, length: int, n: int) -> None:
-    """Continue so many texts at once."""
-    for _ in range(count):
-        engine.submit([0] * length, n, temperature=0, ignore_eos=True)
-    while not engine.idle:
-        engine.step()

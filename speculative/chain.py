@@ -48,7 +48,7 @@ class Reader:
         most = min(session.storage.chunk, session.n_ctx)
         self._sizes = [n for n in PIECES if n <= most] or [most]
         for n in self._sizes:
-            session.runner.step(n, 1, 0, False, pass_kind(n))
+            session.runner.prepare_step(n, 1, 0, False, pass_kind(n))
         self._rows = {session.runner.rows(n, pass_kind(n)) for n in self._sizes}
 
     def prepare(self) -> None:

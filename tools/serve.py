@@ -75,21 +75,36 @@ def _main(loading: Loading, options: ServerOptions) -> Path | None:
 
 def _open(asked: Drafting, options: ServerOptions) -> Engine:
     """Load a model and make its engine."""
-    from ..engine.engine import Engine
-    from ..engine.warming import warm_up
+    from ..engine.pieces import gathering
+    from ..engine.warming import warm_first
 
     n_ctx = asked.session.values.get("n_ctx")
     model = load_asked(asked.loading, asked.offload(n_ctx))
     try:
         memory = _memory(model, asked, options, n_ctx)
-        engine = Engine(model, n_seqs=options.parallel, n_ctx=n_ctx, spec=asked.open(), **memory)
         if options.warm_up:
-            warm_up(engine)
+            with gathering() as left:
+                engine = _engine(model, asked, options, n_ctx, memory)
+            engine.later = warm_first(engine, left)
+        else:
+            engine = _engine(model, asked, options, n_ctx, memory)
     except BaseException:
         model.close()
         raise
     note(engine.session.plan.summary)
     return engine
+
+
+def _engine(
+    model: Model,
+    asked: Drafting,
+    options: ServerOptions,
+    n_ctx: int | None,
+    memory: dict[str, Any],
+) -> Engine:
+    from ..engine.engine import Engine
+
+    return Engine(model, n_seqs=options.parallel, n_ctx=n_ctx, spec=asked.open(), **memory)
 
 
 def _memory(

@@ -145,7 +145,7 @@ class RecurrentMemory(Memory):
         if not self._blank:
             return
         for first, end in _runs(sorted(self._blank)):
-            at = (slice(first, end), *self._place(first)[1:])
+            at: tuple[int | slice, ...] = slice(first, end), *self._place(first)[1:]
             for name in self.states:
                 self.pools.write(name, at, 0)
         self._blank.clear()

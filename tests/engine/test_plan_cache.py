@@ -79,3 +79,33 @@ def test_sessions_of_ever_larger_contexts(tmp_path: Path, variant: str) -> None:
     gc.collect()
     alive = {id(plan) for plan in (ref() for ref in seen) if plan is not None}
     assert alive <= {id(plan) for plan in model.plans._plans.values()}
+
+
+def test_a_plan_that_takes_its_time_keeps_no_other_waiting() -> None:
+    cache, begun, go = PlanCache(4), threading.Event(), threading.Event()
+
+    def slow() -> Thing:
+        begun.set()
+        assert go.wait(30)
+        return Thing()
+
+    thread = threading.Thread(target=lambda: cache.get("slow", slow))  # type: ignore[arg-type, return-value]
+    thread.start()
+    assert begun.wait(30)
+    found = cache.get("other", Thing)  # type: ignore[arg-type]
+    assert cache.get("other", Thing) is found  # type: ignore[arg-type]
+    go.set()
+    thread.join()
+    assert len(cache) == 2
+
+
+def test_one_that_cannot_be_compiled_is_tried_again() -> None:
+    cache = PlanCache(2)
+
+    def fails() -> Thing:
+        raise ValueError("no such plan")
+
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no such plan"):
+            cache.get("a", fails)  # type: ignore[arg-type]
+    assert cache.get("a", Thing) is not None  # type: ignore[arg-type]

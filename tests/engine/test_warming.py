@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from demo import demo
-from riverrun.engine.engine import Engine
-from riverrun.engine.warming import warm_up
+from held_engine import SECONDS
+from riverrun.engine.driver import Driver
+from riverrun.engine.engine import Engine, Event
+from riverrun.engine.pieces import Piece, gathering
+from riverrun.engine.warming import warm_first, warm_up
+from riverrun.graph.errors import BackendError
 from spec_rig import speculation
 from warm_rig import CHOICES, binds, wave
 
@@ -45,3 +51,104 @@ def test_plans_share_scratch_memory() -> None:
         plans: list[Any] = engine.sequences.runner.bound_plans
         sizes = {id(bound.scratch): bound.scratch.nbytes for bound in plans}
     assert sum(sizes.values()) <= 1.25 * max(sizes.values())
+
+
+@pytest.mark.parametrize("kinds", [(), ("mtp",)])
+def test_requests_can_begin_when_little_is_compiled(
+    monkeypatch: pytest.MonkeyPatch, kinds: tuple[str, ...]
+) -> None:
+    """The other plans are pieces, each of which is compiled apart from what attaches it."""
+    model, found = demo(), binds(monkeypatch)
+    spec = speculation(kinds, adaptive=True) if kinds else None
+    with gathering() as left:
+        engine = Engine(model, n_seqs=N_SEQS, n_ctx=256, spec=spec)
+    with engine:
+        pieces = warm_first(engine, left)
+        first = len(found)
+        assert first <= 6
+        assert sorted(piece.order for piece in pieces) == [piece.order for piece in pieces]
+        for piece in pieces:
+            before = len(found)
+            piece.compile()
+            assert len(found) == before
+            piece.attach()
+        assert len(found) > 4 * first
+        found.clear()
+        for choice in CHOICES.values():
+            wave(engine, N_SEQS, (1, 5, 100, 60, 2), **choice)
+        assert found == []
+
+
+def test_without_gathering_plans_are_compiled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = binds(monkeypatch)
+    with gathering() as pieces, Engine(demo(), n_seqs=2, n_ctx=64):
+        assert pieces and not found
+    with Engine(demo(), n_seqs=2, n_ctx=64):
+        assert found
+
+
+def piece(compiled: Callable[[], object], attached: Callable[[], object]) -> Piece:
+    return Piece((0,), compiled, attached)
+
+
+def test_no_request_waits_for_what_is_compiled_later() -> None:
+    """A piece is compiled on a thread of its own and attached on the engine's, whether requests run
+    or not; one that fails is left out."""
+    begun, go, done = threading.Event(), threading.Event(), threading.Event()
+    names: list[str] = []
+
+    def compiled() -> None:
+        begun.set()
+        assert go.wait(SECONDS)
+
+    def fails() -> None:
+        raise BackendError("no such plan")
+
+    def note(event: threading.Event | None = None) -> None:
+        names.append(threading.current_thread().name)
+        if event is not None:
+            event.set()
+
+    ended = threading.Event()
+
+    def tell(events: Sequence[Event]) -> None:
+        if any(event.finished for event in events):
+            ended.set()
+
+    engine = Engine(demo(), n_seqs=2, n_ctx=64)
+    engine.later = [
+        piece(compiled, note),
+        piece(fails, note),
+        piece(note, fails),
+        piece(note, lambda: note(done)),
+    ]
+    driver = Driver(engine, tell, lambda error: None)
+    assert begun.wait(SECONDS)
+    driver.submit([1, 2, 3], 4, temperature=0, ignore_eos=True)
+    assert ended.wait(SECONDS) and names == []
+    go.set()
+    assert done.wait(SECONDS)
+    driver.close()
+    assert names == ["engine", "plans", "plans", "engine"]
+
+
+def test_closing_leaves_out_what_was_not_made() -> None:
+    made: list[int] = []
+    begun, go = threading.Event(), threading.Event()
+
+    def compiled() -> None:
+        begun.set()
+        assert go.wait(SECONDS)
+
+    engine = Engine(demo(), n_seqs=2, n_ctx=64)
+    engine.later = [piece(compiled, lambda: made.append(0))] * 2
+    driver = Driver(engine, lambda events: None, lambda error: None)
+    assert begun.wait(SECONDS)
+    closing = threading.Thread(target=driver.close)
+    closing.start()
+    with pytest.raises(RuntimeError, match="closed"):
+        while True:
+            driver.between_steps(lambda: None)
+    go.set()
+    closing.join()
+    assert made == []

@@ -6,7 +6,6 @@ import asyncio
 import socket
 
 import pytest
-
 from riverrun.server.options import ServerOptions
 from riverrun.server.serving import listen
 
