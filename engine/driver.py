@@ -17,6 +17,8 @@ from .request import Request
 T = TypeVar("T")
 # Steps in a row that raise: then what is left of the requests is given up.
 MOST_FAILURES = 8
+# Seconds in which one more of those comes back whose requests have ended, else none is waited for.
+PATIENCE = 0.003
 
 
 class Driver:
@@ -35,6 +37,7 @@ class Driver:
     ) -> None:
         self.engine, self._tell, self._failed = engine, tell, failed
         self._wake, self._closing = threading.Condition(threading.RLock()), False
+        self._away = 0  # requests that have ended, less those that came since
         self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._making = threading.Thread(target=self._make_later, name="plans", daemon=True)
@@ -47,6 +50,7 @@ class Driver:
             if self._closing:
                 raise RuntimeError("this driver is closed")
             request = self.engine.submit(prompt, max_tokens, **options)
+            self._away = max(0, self._away - 1)
             self._wake.notify()
         return request
 
@@ -87,6 +91,8 @@ class Driver:
                 self._failed(error)
                 events = self.engine.give_up(error) if failures >= MOST_FAILURES else []
             if events:
+                with self._wake:
+                    self._away += sum(event.finished for event in events)
                 self._tell(events)
         self._end()
 
@@ -110,7 +116,15 @@ class Driver:
         with self._wake:
             while self.engine.idle and not self._calls and not self._closing:
                 self._wake.wait()
+            self._gather()
             return not self._closing
+
+    def _gather(self) -> None:
+        """Requests that end together are mostly followed by as many: the first of these waits a
+        moment for the others, where one pass takes no longer for them all."""
+        while self._away and self.engine.has_room_beside and not (self._calls or self._closing):
+            if not self._wake.wait(PATIENCE):
+                self._away = 0
 
     def _answer_calls(self) -> None:
         while self._calls:

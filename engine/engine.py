@@ -18,6 +18,7 @@ from .parked import Parked
 from .pausing import Pausing
 from .pieces import Piece
 from .prompting import Prompting
+from .prompts import LEAST_ROWS
 from .request import Request, Stage
 from .roster import Roster
 from .rounds import Rounds
@@ -188,6 +189,14 @@ class Engine:
     def idle(self) -> bool:
         """Whether no request waits or runs."""
         return not (self._queue or self._roster.active or self._roster.ended)
+
+    @property
+    def has_room_beside(self) -> bool:
+        """Whether nothing runs, and the pass over the prompts that wait would not take longer with
+        another one."""
+        tokens = sum(len(request.prompt) for request in self._queue)
+        able = self.sequences.storage.joins_prompts and not self._roster.active
+        return able and 0 < tokens < LEAST_ROWS
 
     def occupancy(self) -> Occupancy:
         """How full its memory is. Between steps, or from any thread where a count that is a step
