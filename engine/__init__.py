@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 from ..graph.late import late_names
 
 if TYPE_CHECKING:
-    from .engine import Engine, Event
+    from .engine import Engine
+    from .event import Event
     from .generate import Generation
     from .inspection import Inspection, inspect
     from .loading import load
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 __all__ = late_names(
     __name__,
     {
-        ".engine": "Engine Event",
+        ".engine": "Engine",
+        ".event": "Event",
         ".generate": "Generation",
         ".inspection": "Inspection inspect",
         ".loading": "load",

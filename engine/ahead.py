@@ -15,18 +15,16 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
-from itertools import product
 
 import numpy as np
 
-from ..backends import Plan, SplitBackend
+from ..backends import SplitBackend
 from ..graph.errors import BackendError, RiverrunError, Unsupported
-from ..models.step import CANDIDATES, NEXT_TOKEN, StepShape
+from ..models.step import CANDIDATES, NEXT_TOKEN
 from .bound_step import Part
-from .buckets import sequence_bucket, sequence_buckets
+from .buckets import sequence_bucket
 from .picking import Flight, PickingPlan
-from .pieces import Piece, gathered
+from .picking_plans import PickingPlans
 from .request import Request, by_drafting
 from .sequences import Sequences
 
@@ -38,8 +36,6 @@ class Ahead:
 
     def __init__(self, sequences: Sequences) -> None:
         self.sequences = sequences
-        # Two, because the inputs of a pass stay until it is over.
-        self._plans: dict[tuple[int, int, bool], list[PickingPlan]] = {}
         # Those of the last pass; whether they give hidden rows.
         self._planned: tuple[list[Request], bool, list[PickingPlan]] = [], False, []
         self._flying: deque[Flight] = deque()
@@ -52,6 +48,8 @@ class Ahead:
         self._able = not isinstance(sequences.model.backend, SplitBackend)
         # Whether a pass may be started while another runs.
         self.overlaps = sequences.model.backend.runs_ahead and sequences.storage.forgets_last
+        # Two of each, because the inputs of a pass stay until it is over.
+        self._plans = PickingPlans(sequences, 1 + self.overlaps)
 
     def prepare(self, request: Request) -> bool:
         """Compile what a request alone will run; whether its device can choose for it at all."""
@@ -67,19 +65,8 @@ class Ahead:
 
     def prepare_all(self, hidden: bool) -> None:
         """Compile what any number of requests run. hidden: their drafters want hidden rows."""
-        if not self._able or self.sequences.plan.options.program != "trunk":
-            return
-        pieces = gathered()
-        for size in sequence_buckets(self.sequences.n_seqs):
-            for candidates, rows in product((1, CANDIDATES), {False, hidden}):
-                key = size, candidates, rows
-                if pieces is not None:
-                    order = int(size > 1), size, candidates, rows
-                    attach = partial(self._plans_for, key)
-                    pieces.append(Piece(order, partial(self._compiled, *key), attach))
-                    continue
-                with suppress(Unsupported):
-                    self._plans_for(key)
+        if self._able and self.sequences.plan.options.program == "trunk":
+            self._plans.prepare_all(hidden)
 
     def run(self, requests: Sequence[Request], joining: bool = False) -> None:
         """A token for each request at least; one that cannot go on fails alone. joining: another is
@@ -283,30 +270,7 @@ class Ahead:
         """All plans that passes of these requests may use. hidden: they give hidden rows."""
         greedy = all(r.draw is not None and r.draw.candidates == 1 for r in requests)
         size = sequence_bucket(len(requests), self.sequences.n_seqs)
-        return self._plans_for((size, 1 if greedy else CANDIDATES, hidden))
-
-    def _plans_for(self, key: tuple[int, int, bool]) -> list[PickingPlan]:
-        """key: sequences, candidates, and whether they give hidden rows."""
-        plans = self._plans.get(key)
-        if plans is None:
-            plans = self._plans[key] = [self._bind(*key) for _ in range(1 + self.overlaps)]
-        return plans
-
-    def _compiled(self, size: int, candidates: int, hidden: bool) -> Plan:
-        shape, sequences = _shape(size, candidates, hidden), self.sequences
-        return sequences.model.plan(shape, sequences.plan.capacity, "step", "ahead")
-
-    def _bind(self, size: int, candidates: int, hidden: bool) -> PickingPlan:
-        """hidden: it gives the rows after the final norm, too."""
-        sequences, plan = self.sequences, self._compiled(size, candidates, hidden)
-        if NEXT_TOKEN not in sequences.pools.specs:
-            sequences.pools.add({NEXT_TOKEN: plan.states[NEXT_TOKEN]})
-        bound = sequences.runner.bind(_shape(size, candidates, hidden), "step", "ahead")
-        return PickingPlan(bound, sequences.storage.step(bound))
-
-
-def _shape(size: int, candidates: int, hidden: bool) -> StepShape:
-    return StepShape(size, size, size, hidden, candidates=candidates)
+        return self._plans.of((size, 1 if greedy else CANDIDATES, hidden))
 
 
 def _rest_on(requests: Sequence[Request]) -> bool:

@@ -11,7 +11,8 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from ..graph.errors import RiverrunError
-from .engine import Engine, Event
+from .engine import Engine
+from .event import Event
 from .request import Request
 
 T = TypeVar("T")

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .admission import prompt_ids
 from .ahead import Ahead
 from .constraints import Constraint
 from .drafting import Drafting, Opener
+from .event import Event
 from .guard import Call, Guard
 from .occupancy import Occupancy, occupancy
 from .options import make_options
@@ -18,7 +19,6 @@ from .parked import Parked
 from .pausing import Pausing
 from .pieces import Piece
 from .prompting import Prompting
-from .prompts import LEAST_ROWS
 from .request import Request, Stage
 from .roster import Roster
 from .rounds import Rounds
@@ -34,21 +34,12 @@ T = TypeVar("T")
 Speculative = str | Opener | Drafting | None
 
 
-class Event(NamedTuple):
-    """What a step did for a request: new pieces of text, and whether it ended."""
-
-    request: Request
-    pieces: list[str]
-    finished: bool
-
-
 class Engine:
     """Continues many texts at once: `submit` and `Request.cancel` from any thread, `step` by one.
 
-    A step is a pass over prompts, or a round of all requests that decode: a pass of those whose
-    tokens the device chooses, and one of the others. The two take turns, so that decoding waits for
-    one pass of up to 512 tokens of prompts at most. A request that fails by its own doing ends
-    alone. What a request gives depends on itself alone, not on what else runs."""
+    A step is a pass over prompts, or a round of all that decode: a pass of those whose tokens the
+    device chooses, and one of the others. The two take turns, so that decoding waits for 512 tokens
+    of prompts at most. A request that fails ends alone; what it gives depends on itself alone."""
 
     def __init__(
         self,
@@ -102,12 +93,12 @@ class Engine:
             session.guard.release(self)  # an error that is kept keeps this object, too
             raise
         self.later: list[Piece] = []  # of plans that a driver is to have made
-        self._in_step = False  # still set when an exception broke off the last step
         self._decoded = True
+        self._in_step = False  # still set when an exception broke off the last step
 
     def __repr__(self) -> str:
-        active, queued = len(self._roster.active), len(self._queue)
-        return f"<Engine {self.model.name}, {active} active, {queued} queued>"
+        active = len(self._roster.active)
+        return f"<Engine {self.model.name}, {active} active, {len(self._queue)} queued>"
 
     def __enter__(self) -> Engine:
         return self
@@ -192,11 +183,8 @@ class Engine:
 
     @property
     def has_room_beside(self) -> bool:
-        """Whether nothing runs, and the pass over the prompts that wait would not take longer with
-        another one."""
-        tokens = sum(len(request.prompt) for request in self._queue)
-        able = self.sequences.storage.joins_prompts and not self._roster.active
-        return able and 0 < tokens < LEAST_ROWS
+        """Whether nothing runs, and prompts that wait would take no longer with one more."""
+        return not self._roster.active and self._prompting.has_room(self._queue)
 
     def occupancy(self) -> Occupancy:
         """How full its memory is. Between steps, or from any thread where a count that is a step

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,7 @@ from .ahead import Ahead
 from .buckets import MAX_TOKENS
 from .drafting import Drafting, Opener
 from .parked import Parked
-from .prompts import Prompt
+from .prompts import LEAST_ROWS, Prompt
 from .request import Request, Stage
 from .roster import Roster
 from .rounds import Rounds
@@ -103,6 +103,11 @@ class Prompting:
         for request, work in works.items():
             work.waited = 0 if request in chosen else work.waited + 1
         return chosen
+
+    def has_room(self, requests: Iterable[Request]) -> bool:
+        """Whether the first pass of some requests would take no longer with another prompt."""
+        tokens = sum(len(request.prompt) for request in requests)
+        return self.sequences.storage.joins_prompts and 0 < tokens < LEAST_ROWS
 
     def run(self, requests: Sequence[Request]) -> None:
         """A pass of their prompts, and after the last one their first tokens. Where a pass of

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..engine.constraints import Constraint
 from ..engine.driver import Driver
-from ..engine.engine import Engine, Event
+from ..engine.engine import Engine
+from ..engine.event import Event
 from ..engine.request import Request
 from ..graph.errors import RequestError
 from ..speculative import Speculation

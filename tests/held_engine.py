@@ -6,7 +6,8 @@ import threading
 from typing import Any
 
 import riverrun as rr
-from riverrun.engine.engine import Engine, Event
+from riverrun.engine.engine import Engine
+from riverrun.engine.event import Event
 from riverrun.engine.sequences import Sequences
 
 SECONDS = 30  # a watchdog's time

@@ -10,7 +10,8 @@ import pytest
 from demo import demo
 from held_engine import SECONDS
 from riverrun.engine.driver import Driver
-from riverrun.engine.engine import Engine, Event
+from riverrun.engine.engine import Engine
+from riverrun.engine.event import Event
 from riverrun.engine.pieces import Piece, gathering
 from riverrun.engine.warming import warm_first, warm_up
 from riverrun.graph.errors import BackendError

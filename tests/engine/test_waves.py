@@ -17,7 +17,7 @@ from held_engine import SECONDS
 from parked_rig import ask, require_cold
 from pass_rig import Watched, card, watched
 from riverrun.engine import driver, parked, sequences
-from riverrun.engine.engine import Event
+from riverrun.engine.event import Event
 from riverrun.engine.items import BLOCK, FIRST, common_length
 from rollback_rig import stream, tiny
 
