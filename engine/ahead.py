@@ -10,7 +10,6 @@ started early where the round after this one is sure to have no drafts, either."
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from ..graph.errors import BackendError, RiverrunError, Unsupported
 from ..models.step import CANDIDATES, NEXT_TOKEN, StepShape
 from .bound_step import Part
 from .buckets import sequence_bucket, sequence_buckets
+from .draws import require_sound
 from .picking import Flight, PickingPlan
 from .request import Request, by_drafting
 from .sequences import Sequences
@@ -229,8 +229,7 @@ class Ahead:
         it. An error within fails the request alone."""
         request.changing = True
         try:
-            if not math.isfinite(largest):
-                raise BackendError(f"the logits' largest value is {largest}; the model is damaged")
+            require_sound(largest)
             if more:
                 self.sequences.name_last(request.seq, token)
             if request.chooser.remembers:
