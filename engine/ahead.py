@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -23,9 +24,10 @@ from ..graph.errors import BackendError, RiverrunError, Unsupported
 from ..models.step import CANDIDATES, NEXT_TOKEN, StepShape
 from .bound_step import Part
 from .buckets import sequence_bucket, sequence_buckets
-from .draws import require_sound
+from .draws import FIRST, require_sound
 from .picking import Flight, PickingPlan
 from .request import Request, by_drafting
+from .sampler import DeviceDraw
 from .sequences import Sequences
 
 UNKNOWN = -1  # a token that the device has picked and the host has not read
@@ -71,6 +73,12 @@ class Ahead:
             for candidates, rows in product((1, CANDIDATES), {False, hidden}):
                 with suppress(Unsupported):
                     self._plans_for((size, candidates, rows))
+
+    @property
+    def draws(self) -> tuple[DeviceDraw | None, ...]:
+        """The kinds of draws that passes are compiled for; None: the host chooses."""
+        kinds = (replace(FIRST, top_k=k) for k in (1, CANDIDATES))
+        return (None, *kinds) if self._able else (None,)
 
     def run(self, requests: Sequence[Request], joining: bool = False) -> None:
         """A token for each request at least; one that cannot go on fails alone. joining: another is

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from ..backends import BoundPlan
 from ..graph.errors import BackendError
 from .bound_step import BoundStep, Part

@@ -44,7 +44,7 @@ class Prompting:
         if drafting is None:
             self._rounds.prepare_all()
             return False
-        drafting.prepare()
+        drafting.prepare(self._ahead.draws)
         return drafting.hidden
 
     def begin(self, request: Request, company: int) -> None:
@@ -74,8 +74,7 @@ class Prompting:
             text = [*sequences.tokens(seq), *rest, *behind]
             drafting.begin(seq, text, sequences.evaluated(seq))
         request.on_device = self._ahead.prepare(request)
-        if not request.on_device:
-            self._rounds.prepare(request)
+        self._rounds.prepare(request)
         sequences.prepare(len(work.tokens), seq, hidden)
         request.began_prompt(kept, note)
 

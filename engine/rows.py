@@ -65,9 +65,7 @@ def gather(step: BoundStep, wanted: Wanted, new: Sequence[int] | None, n_vocab: 
     rows = wanted.rows if step.out_rows is None else range(len(wanted.rows))
     if wanted.shown:
         shown = rows if len(wanted.shown) == len(rows) else wanted.shown
-        logits = take_rows(
-            found["logits"], shown if step.logit_rows is None else range(len(shown))
-        )
+        logits = take_rows(found["logits"], shown if step.logit_rows is None else range(len(shown)))
     if "token" in found:
         tokens, largest = (take_rows(found[name], rows)[:, 0] for name in ("token", "largest"))
         return Pass(logits, hidden, None, tokens, largest)

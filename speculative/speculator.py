@@ -4,7 +4,8 @@ engine's, which other sequences share."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +13,17 @@ import numpy as np
 
 from ..engine import Session
 from ..engine.buckets import MAX_TOKENS
+from ..engine.chooser import Chooser
 from ..engine.drafting import Entry
 from ..engine.prompts import Prompt
+from ..engine.sampler import DeviceDraw
 from ..engine.sequences import Sequences
+from ..graph.errors import Unsupported
+from .acceptance import ByChoice
 from .adaptive import Budget, Length, Times
 from .calling import call
 from .drafter import Ask, Drafter, Draw, Setup
+from .known import REJECTION
 from .proposing import Open, Proposal, propose
 from .resting import ROWS_BEFORE, Distance, Rest
 from .statistics import Statistics
@@ -56,6 +62,7 @@ class Speculator:
             asked.lookup_static,
             asked.lookup_dynamic,
             asked.share_ngrams,
+            asked.acceptance == REJECTION,
         )
         self.drafters = [cls.open(setup) for cls in asked.drafters]
         self._trace = find_trace(asked.trace)
@@ -81,18 +88,30 @@ class Speculator:
         self._copied = (0.0, 0)
         self._n_vocab = sequences.model.tokenizer.n_vocab or sequences.model.n_vocab
         # With a seed, drawn drafts have to repeat, and times of passes do not.
-        self._adaptive = asked.adaptive and asked.acceptance != "rejection"
+        self._adaptive = asked.adaptive and asked.acceptance != REJECTION
         self._judge = asked.judge
         self.window = window(sequences.plan)
-        sequences.prepare_drafts(min(self._longest, self.window), self.hidden)
+        self._prepared = set[int]()  # how many candidates rows draw from; 0: none do
 
-    def prepare(self) -> None:
+    def prepare(self, draws: Sequence[DeviceDraw | None] = (None,)) -> None:
         """Compile what drafts of any number of sequences run, and rounds of the host's in which
-        they are far."""
+        they are far. draws: how tokens are chosen, as `prepare_for` has it."""
+        for draw in draws:
+            with suppress(Unsupported):
+                self.prepare_for(draw)
         if self.hidden and self._adaptive:
             self.sequences.prepare_drafts(0)
         for drafter in self.drafters:
             call(drafter, "prepare")
+
+    def prepare_for(self, draw: DeviceDraw | None) -> None:
+        """Compile what judging drafts of any number of sequences runs where a device draws each
+        token so; None: where the host chooses. Raises Unsupported where the device cannot."""
+        kind = 0 if draw is None else draw.candidates
+        if kind not in self._prepared:
+            most = min(self._longest, self.window)
+            self.sequences.prepare_drafts(most, self.hidden, draw)
+            self._prepared.add(kind)
 
     def adapt_anew(self) -> None:
         """Forget what lengths of drafts paid."""
@@ -143,6 +162,7 @@ class Speculator:
     def prompt(self, seq: int, tokens: Sequence[int], kept: int = 0) -> np.ndarray:
         """Evaluate a prompt, of which the session holds the first `kept` tokens; logits f32
         [n_vocab] of its last token. Drafters see it too."""
+        self.prepare_for(None)
         self.begin(seq, tokens, kept)
         work = Prompt(self.sequences, seq, tokens[kept:], self.hidden)
         logits = np.empty(0, np.float32)
@@ -333,9 +353,24 @@ class Speculator:
     def judge(self, proposal: Proposal, logits: np.ndarray) -> Iterator[int]:
         """The tokens of a round, each one chosen. logits: f32 [len(draft) + 1, n_vocab], used
         until `finish`."""
-        chooser = proposal.entry.chooser
-        position = self.sequences.memory.length(proposal.entry.seq) + 1
-        return self._judge(chooser, logits, proposal.draft, position)
+        return self._judge(proposal.entry.chooser, logits, proposal.draft, self._position(proposal))
+
+    def reads_logits(self, chooser: Chooser) -> bool:
+        """Whether judging needs logits, though a device could choose."""
+        rule = self._judge
+        return not isinstance(rule, ByChoice) or rule.reads_logits(chooser)
+
+    def judge_choices(self, proposal: Proposal, choices: Iterable[int]) -> Iterator[int]:
+        """As `judge`, where `reads_logits` is false. choices: what plain decoding would choose for
+        each of the rows, in order."""
+        assert isinstance(self._judge, ByChoice)
+        return self._judge.by_choice(
+            proposal.entry.chooser, choices, proposal.draft, self._position(proposal)
+        )
+
+    def _position(self, proposal: Proposal) -> int:
+        """Of the token that the first row is for."""
+        return self.sequences.memory.length(proposal.entry.seq) + 1
 
     def round(self, entries: Sequence[Entry]) -> list[tuple[Proposal, np.ndarray]]:
         """A round of these sequences alone: drafts, and the target's pass over them. Each proposal
@@ -465,7 +500,7 @@ class Speculator:
         """The entry as drafters are asked for it, within `propose`."""
         draw = None
         params = entry.chooser.sampler.params
-        if self.asked.acceptance == "rejection" and not params.greedy:
+        if self.asked.acceptance == REJECTION and not params.greedy:
             draw = Draw(params.temperature, entry.chooser.sampler.seed)
         return Ask(entry.seq, self._known[entry.seq], limit, draw)
 
