@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..engine import Session
-from ..engine.buckets import MAX_TOKENS
 from ..engine.chooser import Chooser
 from ..engine.drafting import Entry
 from ..engine.prompts import Prompt
@@ -22,13 +21,13 @@ from ..graph.errors import Unsupported
 from .acceptance import ByChoice
 from .adaptive import Budget, Length, Times
 from .calling import call
-from .drafter import Ask, Drafter, Draw, Setup
+from .drafter import Ask, Drafter, Draw
 from .known import REJECTION
 from .proposing import Open, Proposal, propose
 from .resting import ROWS_BEFORE, Distance, Rest
-from .statistics import Statistics
-from .trace import Traced, find_trace
-from .windows import check_window, window
+from .statistics import Statistics, add_shared
+from .trace import find_trace, traced
+from .windows import check_window, room, window
 
 if TYPE_CHECKING:
     from .options import Speculation
@@ -52,18 +51,7 @@ class Speculator:
         sequences = session.sequences if isinstance(session, Session) else session
         check_window(sequences, asked)
         self.sequences, n_seqs = sequences, sequences.n_seqs
-        setup = Setup(
-            sequences,
-            asked.draft_max,
-            asked.draft_min,
-            asked.p_min,
-            asked.draft_model,
-            asked.draft_head,
-            asked.lookup_static,
-            asked.lookup_dynamic,
-            asked.share_ngrams,
-            asked.acceptance == REJECTION,
-        )
+        setup = asked.setup(sequences)
         self.drafters = [cls.open(setup) for cls in asked.drafters]
         self._trace = find_trace(asked.trace)
         self._longest = max(asked.most(type(d)) for d in self.drafters)
@@ -326,10 +314,7 @@ class Speculator:
             before, now = self._copied, self._copied_so_far()
             seconds -= now[0] - before[0]
             self._add_rollback(self._round, now[0] - before[0], now[1] - before[1])
-        self.statistics_in_all.verify_s += seconds
-        share = seconds / len(self._round)
-        for seq in self._round:
-            self._of_seq[seq].verify_s += share
+        self._add("verify_s", seconds, self._round)
 
     def _note_time(self, tokens: int, seconds: float, passes: int = 1) -> None:
         """Passes of so many tokens took so long each."""
@@ -426,7 +411,8 @@ class Speculator:
         if plain:
             self._budget.spend((time.perf_counter() - began) / plain)
         if self._trace is not None:
-            self._show(proposal, tokens, accepted, length)
+            tokenizer = self.sequences.model.tokenizer
+            self._trace(traced(proposal, tokens, accepted, length, tokenizer))
 
     def statistics(self, seq: int) -> dict[str, Any]:
         """Fields for the timings of a sequence's text. draft_max: there if drafts were shorter
@@ -453,23 +439,12 @@ class Speculator:
         for drafter in self.drafters:
             drafter.clear(seq)
 
-    def _show(self, proposal: Proposal, tokens: Sequence[int], kept: int, length: int) -> None:
-        """Hand the round to the trace. length: committed tokens before it."""
-        assert self._trace is not None
-        drafter, tokenizer = proposal.drafter, self.sequences.model.tokenizer
-        name = drafter.name if drafter is not None else None
-        drafted, chosen = tuple(proposal.tokens), tuple(tokens)
-        seq, asked = proposal.entry.seq, proposal.asked
-        self._trace(Traced(seq, length + 1, name, asked, drafted, kept, chosen, tokenizer))
-
     def _count_round(self, opened: Sequence[Open], seconds: float) -> None:
-        everything, share = self.statistics_in_all, seconds / len(opened)
-        everything.draft_s += seconds
-        everything.note_round(any(o.asked for o in opened), any(o.draft.tokens for o in opened))
+        self._add("draft_s", seconds, [o.entry.seq for o in opened])
+        drafted = any(o.draft.tokens for o in opened)
+        self.statistics_in_all.note_round(any(o.asked for o in opened), drafted)
         for o in opened:
-            stats = self._of_seq[o.entry.seq]
-            stats.draft_s += share
-            stats.note_round(o.asked, bool(o.draft.tokens))
+            self._of_seq[o.entry.seq].note_round(o.asked, bool(o.draft.tokens))
 
     def _count(self, proposal: Proposal, drafted: int, accepted: int, rollback_s: float) -> None:
         drafter = proposal.drafter
@@ -487,14 +462,13 @@ class Speculator:
         return (storage.copy_s, storage.host_bytes) if self._copies else (0.0, 0)
 
     def _add_rollback(self, seqs: Sequence[int], seconds: float, n: int) -> None:
-        """Time and bytes that these sequences share, and all of them to those of all sequences."""
-        everything = self.statistics_in_all
-        everything.rollback_s += seconds
-        everything.rollback_bytes += n
-        for i, seq in enumerate(seqs):
-            stats = self._of_seq[seq]
-            stats.rollback_s += seconds / len(seqs)
-            stats.rollback_bytes += n // len(seqs) + (i < n % len(seqs))
+        """Time and bytes that these sequences share."""
+        self._add("rollback_s", seconds, seqs)
+        if n:
+            self._add("rollback_bytes", n, seqs)
+
+    def _add(self, name: str, amount: float, seqs: Sequence[int]) -> None:
+        add_shared(name, amount, self.statistics_in_all, [self._of_seq[seq] for seq in seqs])
 
     def ask(self, entry: Entry, limit: int) -> Ask:
         """The entry as drafters are asked for it, within `propose`."""
@@ -506,12 +480,7 @@ class Speculator:
 
     def room(self, entry: Entry, company: int) -> int:
         """Drafts that context, pass, memory and the request leave room for."""
-        free = self.sequences.n_ctx - self.sequences.length(entry.seq)
-        left = MAX_TOKENS if entry.left is None else entry.left
-        again = self.sequences.memory.rerun(entry.seq)
-        share = MAX_TOKENS // company - 1 - again
-        most = MAX_TOKENS if entry.most is None else entry.most
-        return max(0, min(free - 2, left - 1, share, self.window, most))
+        return min(self.window, room(self.sequences, entry, company))
 
     def limit(self, drafter: Drafter, company: int) -> int:
         """How many drafts to ask a drafter for; once in each round."""
