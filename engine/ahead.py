@@ -14,7 +14,6 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -24,10 +23,9 @@ from ..graph.errors import BackendError, RiverrunError, Unsupported
 from ..models.step import CANDIDATES, NEXT_TOKEN, StepShape
 from .bound_step import Part
 from .buckets import sequence_bucket, sequence_buckets
-from .draws import FIRST, require_sound
+from .draws import require_sound
 from .picking import Flight, PickingPlan
 from .request import Request, by_drafting
-from .sampler import DeviceDraw
 from .sequences import Sequences
 
 UNKNOWN = -1  # a token that the device has picked and the host has not read
@@ -48,8 +46,9 @@ class Ahead:
         self._pass_s = 0.0  # of the last pass, where passes do not overlap
         # When the pass before the one under way was over, if nothing else ran since.
         self._since: float | None = None
-        # A split model has no place for the state that tokens are handed on in.
-        self._able = not isinstance(sequences.model.backend, SplitBackend)
+        # Whether the device can choose; a split model has no place for the state that tokens are
+        # handed on in.
+        self.able = not isinstance(sequences.model.backend, SplitBackend)
         # Whether a pass may be started while another runs.
         self.overlaps = sequences.model.backend.runs_ahead and sequences.storage.forgets_last
 
@@ -57,28 +56,22 @@ class Ahead:
         """Compile what a request alone will run; whether its device can choose for it at all."""
         if request.draw is None or self.sequences.plan.options.program != "trunk":
             return False
-        if not self._able:
+        if not self.able:
             return False
         try:
             self._plan([request])
         except Unsupported:
-            self._able = False
-        return self._able
+            self.able = False
+        return self.able
 
     def prepare_all(self, hidden: bool) -> None:
         """Compile what any number of requests run. hidden: their drafters want hidden rows."""
-        if not self._able or self.sequences.plan.options.program != "trunk":
+        if not self.able or self.sequences.plan.options.program != "trunk":
             return
         for size in sequence_buckets(self.sequences.n_seqs):
             for candidates, rows in product((1, CANDIDATES), {False, hidden}):
                 with suppress(Unsupported):
                     self._plans_for((size, candidates, rows))
-
-    @property
-    def draws(self) -> tuple[DeviceDraw | None, ...]:
-        """The kinds of draws that passes are compiled for; None: the host chooses."""
-        kinds = (replace(FIRST, top_k=k) for k in (1, CANDIDATES))
-        return (None, *kinds) if self._able else (None,)
 
     def run(self, requests: Sequence[Request], joining: bool = False) -> None:
         """A token for each request at least; one that cannot go on fails alone. joining: another is

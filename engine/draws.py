@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..graph.errors import BackendError
+from ..models.step import CANDIDATES, Choice
 from .sampler import DeviceDraw
+
+if TYPE_CHECKING:
+    from .model import Model
 
 # How rows draw that nobody asks about: they take the first candidate.
 FIRST = DeviceDraw(1, 0.0, 1.0, 0.0, 0)
+# A draw of each kind that plans are compiled for.
+KINDS = tuple(replace(FIRST, top_k=k) for k in (1, CANDIDATES))
 # What several rows that follow one another draw by; None: as FIRST.
 RowDraws = Sequence[tuple[DeviceDraw | None, int]]
 
@@ -46,6 +54,12 @@ class Draws:
         seeds = np.array([(d.seed & 0xFFFFFFFF, d.seed >> 32) for d in asked], np.uint32)
         self._seeds[:total] = np.repeat(seeds, counts, axis=0)
         self._held = list(draws)
+
+
+def drawing(model: Model, draws: Sequence[DeviceDraw | None], n_logits: int = 0) -> Choice:
+    """What a pass gives whose items draw so, and the logits of so many rows."""
+    k = max(draw.candidates for draw in draws if draw is not None)
+    return Choice(model.tokenizer.n_vocab or model.n_vocab, k, True, n_logits)
 
 
 def require_sound(largest: float) -> None:

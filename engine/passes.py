@@ -9,6 +9,7 @@ from ..graph.errors import RequestError, SequenceLost
 from ..models.step import Choice
 from .bound_step import BoundStep, Extra, Items, Part
 from .buckets import MAX_TOKENS
+from .draws import drawing
 from .items import checked_ids, checked_integer
 from .memory import Reservation
 from .prompts import prompt_grid
@@ -160,26 +161,15 @@ class Passes:
             for (seq, tokens), n_sure, n in zip(items, sure, again, strict=True)
         ]
         total += sum(again)
-        rows = wanted_rows(parts, want)
-        wanted = Wanted(rows, rows if choice is None else NO_TOKENS)
-        if any(draw is not None for draw in draws):
-            shown = wanted_rows(parts, want, [draw is None for draw in draws])
-            by = [(draw, len(part.tokens)) for draw, part in zip(draws, parts, strict=True)]
-            wanted, choice = Wanted(rows, shown, by), self.choice(draws, len(shown))
+        wanted = Wanted.of(parts, want, choice is None, draws)
+        if wanted.draws:
+            choice = drawing(self.model, draws, len(wanted.shown))
         # Drafts take the plans of all rows, so that tokens to run again need none of their own.
-        n_out = total if want == "all" else len(rows)
+        n_out = total if want == "all" else len(wanted.rows)
         step = self.runner.step(total, len(items), n_out, hidden, kind, candidates, choice)
         self._run(step, parts, batch, total, wanted, extra, stay)
-        new: Sequence[int] | None = None
-        if hidden:
-            new = range(total) if not any(again) else wanted_rows(parts, "all")
-        return gather(step, wanted, new, self.model.n_vocab)
-
-    def choice(self, draws: Sequence[DeviceDraw | None], n_logits: int = 0) -> Choice:
-        """What a pass gives whose items draw so."""
-        k = max(draw.candidates for draw in draws if draw is not None)
-        n_vocab = self.model.tokenizer.n_vocab or self.model.n_vocab
-        return Choice(n_vocab, k, True, n_logits)
+        new = wanted_rows(parts, "all") if any(again) else range(total)
+        return gather(step, wanted, new if hidden else None, self.model.n_vocab)
 
     def _run(
         self,

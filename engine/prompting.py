@@ -10,6 +10,7 @@ from ..graph.errors import RiverrunError
 from .ahead import Ahead
 from .buckets import MAX_TOKENS
 from .drafting import Drafting, Opener
+from .draws import KINDS
 from .parked import Parked
 from .prompts import Prompt
 from .request import Request, Stage
@@ -44,7 +45,7 @@ class Prompting:
         if drafting is None:
             self._rounds.prepare_all()
             return False
-        drafting.prepare(self._ahead.draws)
+        drafting.prepare((None, *KINDS) if self._ahead.able else (None,))
         return drafting.hidden
 
     def begin(self, request: Request, company: int) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from .bound_step import BoundStep, Part
 from .draws import RowDraws
+from .sampler import DeviceDraw
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,19 @@ class Wanted:
     rows: Sequence[int]
     shown: Sequence[int]
     draws: RowDraws = ()
+
+    @staticmethod
+    def of(
+        parts: Sequence[Part], want: str, logits: bool, draws: Sequence[DeviceDraw | None]
+    ) -> Wanted:
+        """Of a pass over these parts, which are drawn for so, where any is; logits: else rows give
+        logits, and nothing in their place."""
+        rows = wanted_rows(parts, want)
+        if all(draw is None for draw in draws):
+            return Wanted(rows, rows if logits else ())
+        shown = wanted_rows(parts, want, [draw is None for draw in draws])
+        by = [(draw, len(part.tokens)) for draw, part in zip(draws, parts, strict=True)]
+        return Wanted(rows, shown, by)
 
 
 NOTHING = Wanted((), ())

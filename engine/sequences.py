@@ -15,7 +15,6 @@ from .items import checked_ids, common_length
 from .memory import Reservation
 from .passes import MOST_AGAIN, Passes
 from .prompts import LAST, Prompt, cuts, pass_kind
-from .sampler import DeviceDraw
 from .session_memory import Reuse
 
 
@@ -286,20 +285,13 @@ class Sequences(Passes):
         for n in set(self.cuts(seq, n_tokens)):
             self.runner.step(n, 1, 1, hidden, self.prompt_kind(n))
 
-    def prepare_steps(self, most: int, hidden: bool = False, choice: Choice | None = None) -> None:
-        """Compile what passes of up to `most` tokens of one sequence will run."""
-        self.runner.prepare("last", 1, most, hidden=hidden, choice=choice)
-
-    def prepare_drafts(
-        self, most: int, hidden: bool = False, draw: DeviceDraw | None = None
-    ) -> None:
-        """Compile what verifying up to `most` drafts of some or all sequences will run, whose rows
-        draw alike. Raises Unsupported where the device cannot."""
-        choice = None if draw is None else self.choice([draw])
-        again = MOST_AGAIN if self.storage.reruns else 0
+    def prepare_drafts(self, most: int, hidden: bool = False, choice: Choice | None = None) -> None:
+        """Compile what verifying up to `most` drafts of some or all sequences will run. choice:
+        what passes give in place of logits. Raises Unsupported where the device cannot."""
+        again, prepare = MOST_AGAIN if self.storage.reruns else 0, self.runner.prepare
         for n in sequence_buckets(self.n_seqs):
-            self.runner.prepare("all", n // 2 + 1, n * (most + 1 + again), n, hidden, choice)
+            prepare("all", n // 2 + 1, n * (most + 1 + again), n, hidden, choice)
         if again:
-            self.runner.prepare("none", 1, again + most)
+            prepare("none", 1, again + most)
         if self.plan.capacity.log:
             self.runner.fold_step()

@@ -54,10 +54,10 @@ class Reader:
         self._session, self._hidden, self._n_vocab, self._k = session, hidden, n_vocab, k
         self._chooses = True  # whether the device finds them
         try:
-            session.prepare_steps(PUT_OFF, hidden, self.choice(k))
+            session.runner.prepare("last", 1, PUT_OFF, hidden=hidden, choice=self.choice(k))
         except Unsupported:
             self._chooses = False
-            session.prepare_steps(PUT_OFF, hidden)
+            session.runner.prepare("last", 1, PUT_OFF, hidden=hidden)
         most = min(session.storage.chunk, session.n_ctx)
         self._sizes = [n for n in PIECES if n <= most] or [most]
         for n in self._sizes:

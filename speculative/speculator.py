@@ -14,6 +14,7 @@ import numpy as np
 from ..engine import Session
 from ..engine.chooser import Chooser
 from ..engine.drafting import Entry
+from ..engine.draws import drawing
 from ..engine.prompts import Prompt
 from ..engine.sampler import DeviceDraw
 from ..engine.sequences import Sequences
@@ -98,7 +99,8 @@ class Speculator:
         kind = 0 if draw is None else draw.candidates
         if kind not in self._prepared:
             most = min(self._longest, self.window)
-            self.sequences.prepare_drafts(most, self.hidden, draw)
+            choice = None if draw is None else drawing(self.sequences.model, [draw])
+            self.sequences.prepare_drafts(most, self.hidden, choice)
             self._prepared.add(kind)
 
     def adapt_anew(self) -> None:
