@@ -5,7 +5,7 @@ Nothing is computed and no weights are made: a backend is asked node by node."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from ..backends import Backend
@@ -17,7 +17,7 @@ from ..graph.errors import ModelError
 from ..models.architecture import Architecture
 from ..models.memories import PAGE, Capacity, RecurrentSpec
 from ..models.quantizing import find_mix
-from ..models.step import CANDIDATES, StepShape
+from ..models.step import CANDIDATES, Choice, StepShape
 from ..models.synth import SHAPES, outline
 
 MIX = "Q4_K_M"
@@ -102,6 +102,8 @@ def _plain_nodes(arch: type[Architecture]) -> Sequence[Node]:
     for candidates in (1, CANDIDATES):
         step = StepShape(SEQUENCES, SEQUENCES, SEQUENCES, candidates=candidates)
         graphs.append(_graph(model, "ahead", step))
+        choice = Choice(model.arch.hp.n_vocab, candidates, True, ROUND.n_out // 2)
+        graphs.append(_graph(model, "trunk", replace(ROUND, choice=choice)))
     return _distinct(graphs)
 
 

@@ -4,7 +4,7 @@ What comes out is not the model's output."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from ..engine.chooser import Chooser
 from ..graph.errors import RequestError
 from ..graph.random import uniform
 from ..speculative import Ask, Draft, Drafter, Setup, Speculation
+from ..speculative.acceptance import ByChoice
 from ..speculative.chain import ChainDrafter
 
 SEED = 1
@@ -23,12 +24,12 @@ _FILLING = 4093  # random tokens that are gone through again and again; a prime
 
 
 @dataclass(frozen=True)
-class Coins:
+class Coins(ByChoice):
     """A rule of acceptance (`Speculation.rule`): draft i stays, once those before it have, with
     probability rates[i], or the last rate beyond these. n_vocab: tokens that may be chosen.
 
-    Each row is chosen from as in plain decoding, so that the cost of choosing counts. Raises
-    RequestError for rates outside 0 .. 1."""
+    Each row is chosen from as in plain decoding, so that the cost of choosing counts, and by a
+    device where that would. Raises RequestError for rates outside 0 .. 1."""
 
     rates: tuple[float, ...]
     n_vocab: int
@@ -37,13 +38,12 @@ class Coins:
         if not self.rates or not all(0.0 <= rate <= 1.0 for rate in self.rates):
             raise RequestError(f"acceptance rates should be 0 to 1, got {list(self.rates)}")
 
-    def __call__(
-        self, chooser: Chooser, logits: np.ndarray, draft: Draft, position: int
+    def by_choice(
+        self, chooser: Chooser, choices: Iterable[int], draft: Draft, position: int
     ) -> Iterator[int]:
         """The drafts that stay, then one token more that differs from the next draft."""
         seed = chooser.sampler.seed
-        for i, row in enumerate(logits):
-            token = chooser.sampler.sample(row[: self.n_vocab], position + i)
+        for i, token in enumerate(choices):
             drafted = draft.tokens[i] if i < len(draft.tokens) else None
             stays = drafted is not None and self.stays(i, position + i, seed)
             if drafted is not None and stays:

@@ -10,7 +10,6 @@ started early where the round after this one is sure to have no drafts, either."
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ from ..graph.errors import BackendError, RiverrunError, Unsupported
 from ..models.step import CANDIDATES, NEXT_TOKEN
 from .bound_step import Part
 from .buckets import sequence_bucket
+from .draws import require_sound
 from .picking import Flight, PickingPlan
 from .picking_plans import PickingPlans
 from .request import Request, by_drafting
@@ -44,8 +44,9 @@ class Ahead:
         self._pass_s = 0.0  # of the last pass, where passes do not overlap
         # When the pass before the one under way was over, if nothing else ran since.
         self._since: float | None = None
-        # A split model has no place for the state that tokens are handed on in.
-        self._able = not isinstance(sequences.model.backend, SplitBackend)
+        # Whether the device can choose; a split model has no place for the state that tokens are
+        # handed on in.
+        self.able = not isinstance(sequences.model.backend, SplitBackend)
         # Whether a pass may be started while another runs.
         self.overlaps = sequences.model.backend.runs_ahead and sequences.storage.forgets_last
         # Two of each, because the inputs of a pass stay until it is over.
@@ -55,17 +56,17 @@ class Ahead:
         """Compile what a request alone will run; whether its device can choose for it at all."""
         if request.draw is None or self.sequences.plan.options.program != "trunk":
             return False
-        if not self._able:
+        if not self.able:
             return False
         try:
             self._plan([request])
         except Unsupported:
-            self._able = False
-        return self._able
+            self.able = False
+        return self.able
 
     def prepare_all(self, hidden: bool) -> None:
         """Compile what any number of requests run. hidden: their drafters want hidden rows."""
-        if self._able and self.sequences.plan.options.program == "trunk":
+        if self.able and self.sequences.plan.options.program == "trunk":
             self._plans.prepare_all(hidden)
 
     def run(self, requests: Sequence[Request], joining: bool = False) -> None:
@@ -225,8 +226,7 @@ class Ahead:
         it. An error within fails the request alone."""
         request.changing = True
         try:
-            if not math.isfinite(largest):
-                raise BackendError(f"the logits' largest value is {largest}; the model is damaged")
+            require_sound(largest)
             if more:
                 self.sequences.name_last(request.seq, token)
             if request.chooser.remembers:

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..backends import BoundPlan
 from .buckets import MOST_PROMPT
+from .draws import Draws, RowDraws
 from .memory import HybridMemory, Part
 
 __all__ = ["BoundStep", "Extra", "Items", "Part"]
@@ -32,6 +33,9 @@ class BoundStep:
         self.seq_offsets = inputs.get("seq_offsets", unread)
         self.state_rows = inputs.get("state_rows", unread)
         self.out_rows = inputs.get("out_rows")
+        self.logit_rows = inputs.get("logit_rows")
+        # Steps of one plan share them, as they share its inputs.
+        self.draws: Draws | None = None
         self._fillers = memory.fillers(inputs)
 
     def fill(self, parts: Sequence[Part], total: int) -> None:
@@ -75,11 +79,19 @@ class BoundStep:
                 filler.fill(i, part, at)
             at += n
 
-    def fill_out_rows(self, rows: Sequence[int]) -> None:
-        """Which rows get logits, where the graph does not give them all."""
-        if self.out_rows is not None:
-            self.out_rows[: len(rows)] = rows
-            self.out_rows[len(rows) :] = 0
+    def fill_out_rows(self, rows: Sequence[int], shown: Sequence[int] = ()) -> None:
+        """Which rows get logits, where the graph does not give them all; shown: of which a graph
+        that chooses gives the logits, too."""
+        for into, given in ((self.out_rows, rows), (self.logit_rows, shown)):
+            if into is not None:
+                into[: len(given)] = given
+                into[len(given) :] = 0
+
+    def fill_draws(self, draws: RowDraws) -> None:
+        """How the rows that `fill` has filled draw the tokens behind theirs, where they do."""
+        if self.draws is not None:
+            total = sum(n for _, n in draws)
+            self.draws.fill(draws, self.positions[:total] + 1)
 
     def fill_extra(self, extra: Extra) -> None:
         """Inputs that only some programs have; rows of padding become zero."""

@@ -33,11 +33,20 @@ class Chooser:
     ) -> int:
         """The token for `position` from a row of logits, f32 [at least n_vocab]. shortlist: as for
         `Sampler.sample`."""
-        if self.constraint is not None:
-            shortlist = None
-        token = self.sampler.sample(self._legal(logits), position, shortlist)
+        token = self.find(logits, position, shortlist)
         self.accept(token)
         return token
+
+    def find(
+        self,
+        logits: np.ndarray,
+        position: int,
+        shortlist: tuple[np.ndarray, np.ndarray] | None = None,
+    ) -> int:
+        """The token that `choose` would choose; it is not chosen yet."""
+        if self.constraint is not None:
+            shortlist = None
+        return self.sampler.sample(self._legal(logits), position, shortlist)
 
     def probs(self, logits: np.ndarray, position: int) -> tuple[np.ndarray, np.ndarray]:
         """The distribution that `choose` draws from: ids, int [n], probabilities, f64 [n]."""

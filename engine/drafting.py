@@ -3,13 +3,14 @@ shared. The package of speculation implements it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from .chooser import Chooser
+from .sampler import DeviceDraw
 from .sequences import Sequences
 
 
@@ -51,8 +52,13 @@ class Drafting(Protocol):
     def reads(self, company: int) -> bool:
         """Whether passes that begin, beside those of `company` sequences in all, should."""
 
-    def prepare(self) -> None:
-        """Compile what drafts of any number of sequences run, where that waits to be asked for."""
+    def prepare(self, draws: Sequence[DeviceDraw | None]) -> None:
+        """Compile what drafts of any number of sequences run, where that waits to be asked for;
+        draws: as `prepare_for` has them."""
+
+    def prepare_for(self, draw: DeviceDraw | None) -> None:
+        """Compile what judging drafts runs for sequences whose tokens a device draws so, None:
+        whose logits are wanted."""
 
     def begin(self, seq: int, tokens: Sequence[int], kept: int) -> None:
         """A text begins with these tokens, of which the sequence holds the first `kept`."""
@@ -89,6 +95,13 @@ class Drafting(Protocol):
     def judge(self, proposal: Any, logits: np.ndarray) -> Iterator[int]:
         """The tokens of a round, each one chosen: drafts that stay, then one more. logits: f32
         [drafts + 1, n_vocab]. What the consumer takes is what `finish` is given."""
+
+    def reads_logits(self, chooser: Chooser) -> bool:
+        """Whether `judge` is to be called even where a device could choose."""
+
+    def judge_choices(self, proposal: Any, choices: Iterable[int]) -> Iterator[int]:
+        """As `judge`, in its place where a device has chosen, which it does as `chooser` would. The
+        choices for drafts + 1 rows may not all be asked for, and are for `chooser` to accept."""
 
     def note_pass(self, tokens: int, sequences: int, again: bool, seconds: float) -> None:
         """The pass of the round had so many new tokens and sequences. again: tokens ran again."""

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ..graph.errors import RequestError, SequenceLost
+from ..models.step import Choice
 from .bound_step import BoundStep, Extra, Items, Part
 from .buckets import MAX_TOKENS
+from .draws import drawing
 from .items import checked_ids, checked_integer
 from .memory import Reservation
 from .prompts import prompt_grid
-from .rows import Pass, take_rows, wanted_rows
+from .rows import NOTHING, Pass, Wanted, gather, wanted_rows
 from .runner import Runner
+from .sampler import DeviceDraw
 from .session_memory import SessionMemory
 from .session_plan import SessionPlan
 
@@ -57,12 +58,14 @@ class Passes:
         kind: str = "step",
         extra: Extra | None = None,
         candidates: int = 1,
+        choice: Choice | None = None,
     ) -> Pass:
         """One pass over new tokens of some sequences: [(sequence, token ids), ...]. All stay.
 
         want: "last" gives logits of each sequence's last token, in the order of items; "all" of
         every token; "none" none. extra: inputs of the program by name, arrays that hold a row for
-        each token together; candidates: more than 1 for shortlists of so many. Raises RequestError,
+        each token together; candidates: more than 1 for shortlists of so many; choice: what is
+        given instead of logits, as shortlists. Raises RequestError,
         before anything changes, for ids outside the vocabulary, a full context, or more tokens than
         a pass takes: 512, of kind "prefill" the plan's `chunk`."""
         items = self._checked(items, want, self._most(kind))
@@ -70,7 +73,7 @@ class Passes:
         for seq, _ in items:
             self.require_none_pending(seq)
             self._evaluate_all_due(seq)
-        return self._pass(items, sure, want, hidden, kind, extra, stay=True, candidates=candidates)
+        return self._pass(items, sure, want, hidden, kind, extra, True, candidates, choice)
 
     def verify(
         self,
@@ -79,17 +82,21 @@ class Passes:
         want: str = "all",
         hidden: bool = False,
         extra: Extra | None = None,
+        choice: Choice | None = None,
+        draws: Sequence[DeviceDraw | None] = (),
     ) -> Pass:
         """One pass whose tokens are pending until `commit` says how many of them stay.
 
         sure: how many leading tokens of each item will certainly stay, by default none; that
-        spares what forgetting them would cost. Raises what `evaluate` raises."""
+        spares what forgetting them would cost. choice: as for `evaluate`; draws: for each item how
+        the device is to draw a token behind each of its rows, None for those whose logits are
+        wanted; where all are, nothing is drawn. For want="all". Raises what `evaluate` raises."""
         items = self._checked(items, want, MAX_TOKENS)
         sure = [0] * len(items) if sure is None else sure
         self._check_sure(items, sure)
         for seq, _ in items:
             self._evaluate_all_due(seq)
-        return self._pass(items, sure, want, hidden, "step", extra)
+        return self._pass(items, sure, want, hidden, "step", extra, choice=choice, draws=draws)
 
     def can_commit(self, seq: int, n: int) -> bool:
         """Whether the first n pending tokens of a sequence can stay and the others go."""
@@ -143,6 +150,8 @@ class Passes:
         extra: Extra | None = None,
         stay: bool = False,
         candidates: int = 1,
+        choice: Choice | None = None,
+        draws: Sequence[DeviceDraw | None] = (),
     ) -> Pass:
         total = sum(len(ids) for _, ids in items)
         again = self._run_again(items, total, self._most(kind))
@@ -151,23 +160,16 @@ class Passes:
             Reservation(seq, len(tokens), n_sure, n)
             for (seq, tokens), n_sure, n in zip(items, sure, again, strict=True)
         ]
-        wanted = wanted_rows(parts, want)
         total += sum(again)
+        wanted = Wanted.of(parts, want, choice is None, draws)
+        if wanted.draws:
+            choice = drawing(self.model, draws, len(wanted.shown))
         # Drafts take the plans of all rows, so that tokens to run again need none of their own.
-        n_out = total if want == "all" else len(wanted)
-        step = self.runner.step(total, len(items), n_out, hidden, kind, candidates)
+        n_out = total if want == "all" else len(wanted.rows)
+        step = self.runner.step(total, len(items), n_out, hidden, kind, candidates, choice)
         self._run(step, parts, batch, total, wanted, extra, stay)
-        outputs, hidden_rows = step.bound.outputs, None
-        if hidden:
-            new = range(total) if not any(again) else wanted_rows(parts, "all")
-            hidden_rows = take_rows(outputs["hidden"], new)
-        if not wanted:
-            return Pass(np.empty((0, self.model.n_vocab), np.float32), hidden_rows)
-        rows = wanted if step.out_rows is None else range(len(wanted))
-        short = None
-        if candidates > 1:
-            short = take_rows(outputs["candidates"], rows), take_rows(outputs["largest"], rows)
-        return Pass(take_rows(outputs["logits"], rows), hidden_rows, short)
+        new = wanted_rows(parts, "all") if any(again) else range(total)
+        return gather(step, wanted, new if hidden else None, self.model.n_vocab)
 
     def _run(
         self,
@@ -175,7 +177,7 @@ class Passes:
         parts: Sequence[Part],
         batch: Sequence[Reservation],
         total: int,
-        wanted: Sequence[int] = NO_TOKENS,
+        wanted: Wanted = NOTHING,
         extra: Extra | None = None,
         stay: bool = False,
     ) -> None:
@@ -190,7 +192,8 @@ class Passes:
             raise
         try:
             step.fill(parts, total)
-            step.fill_out_rows(wanted)
+            step.fill_out_rows(wanted.rows, wanted.shown)
+            step.fill_draws(wanted.draws)
             if extra:
                 step.fill_extra(extra)
             step.bound.run(total)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from ..backends import BoundPlan
 from ..graph.errors import BackendError
 from .bound_step import BoundStep, Part
+from .draws import Draws
 from .request import Request
 
 
@@ -39,8 +38,7 @@ class PickingPlan:
         self.bound, self.step = bound, step
         inputs = bound.inputs
         self._read, self._write = inputs["token_slots"], inputs["next_slots"]
-        self._position = inputs.get("draw_position")
-        self._asked: list[Request] = []  # whose draws the inputs hold
+        self._draws = Draws(inputs)
         self._seqs: list[int] = []  # whose slots they hold
 
     def fill(self, requests: Sequence[Request], parts: Sequence[Part]) -> None:
@@ -50,11 +48,9 @@ class PickingPlan:
         seqs = [part.seq for part in parts]
         if seqs != self._seqs:
             self._choose_slots(seqs)
-        if self._position is None:
-            return
-        self._position[:n] = [part.first + 1 for part in parts]
-        if requests != self._asked:
-            self._ask(requests)
+        if self._draws.wanted:
+            positions = [part.first + 1 for part in parts]
+            self._draws.fill([(request.draw, 1) for request in requests], positions)
 
     def _choose_slots(self, seqs: list[int]) -> None:
         """Where tokens are read and written; mostly the same from pass to pass."""
@@ -63,17 +59,3 @@ class PickingPlan:
         self._read[:n], self._write[:n] = seqs, seqs
         self._read[n:], self._write[n:] = 0, -1
         self._seqs = seqs
-
-    def _ask(self, requests: Sequence[Request]) -> None:
-        """How each row chooses; this, too, is mostly the same."""
-        self._asked = []
-        draws = [request.draw for request in requests if request.draw is not None]
-        inputs, seeds = self.bound.inputs, self.bound.inputs["seed"].view(np.uint32)
-        for row, draw in enumerate(draws):
-            for name in ("top_k", "temperature", "top_p", "min_p"):
-                inputs[name][row] = getattr(draw, name)
-            seeds[row] = draw.seed & 0xFFFFFFFF, draw.seed >> 32
-        # Rows of padding draw from one candidate.
-        inputs["top_k"][len(draws) :] = 1
-        inputs["temperature"][len(draws) :] = 0.0
-        self._asked = list(requests)

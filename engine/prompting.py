@@ -10,6 +10,7 @@ from ..graph.errors import RiverrunError
 from .ahead import Ahead
 from .buckets import MAX_TOKENS
 from .drafting import Drafting, Opener
+from .draws import KINDS
 from .parked import Parked
 from .prompts import LEAST_ROWS, Prompt
 from .request import Request, Stage
@@ -44,7 +45,7 @@ class Prompting:
         if drafting is None:
             self._rounds.prepare_all()
             return False
-        drafting.prepare()
+        drafting.prepare((None, *KINDS) if self._ahead.able else (None,))
         return drafting.hidden
 
     def begin(self, request: Request, company: int) -> None:
@@ -74,8 +75,7 @@ class Prompting:
             text = [*sequences.tokens(seq), *rest, *behind]
             drafting.begin(seq, text, sequences.evaluated(seq))
         request.on_device = self._ahead.prepare(request)
-        if not request.on_device:
-            self._rounds.prepare(request)
+        self._rounds.prepare(request)
         sequences.prepare(len(work.tokens), seq, hidden)
         request.began_prompt(kept, note)
 

@@ -15,18 +15,22 @@ from ..graph.errors import RiverrunError, Unsupported
 from ..models.step import CANDIDATES
 from .buckets import step_counts
 from .drafting import Drafting, Entry
+from .draws import sound
 from .request import Request, by_drafting
 from .rows import Pass
+from .sampler import DeviceDraw
 from .sequences import Sequences
 
 
 @dataclass(slots=True)
 class Turn:
-    """A request's share of a round. proposal: what its drafters made, None without drafters."""
+    """A request's share of a round. proposal: what its drafters made, None without drafters; draw:
+    how the device chooses for it in the pass, None where its logits are wanted."""
 
     request: Request
     proposal: Any = None
     drafted: Sequence[int] = ()
+    draw: DeviceDraw | None = None
 
 
 class Rounds:
@@ -36,6 +40,7 @@ class Rounds:
         """fits: whether there is room for so many tokens of some requests."""
         self.sequences, self._fits = sequences, fits
         self._lists = True  # whether the device gives shortlists
+        self._draws = True  # whether it draws behind drafts
 
     def run(self, requests: Sequence[Request]) -> list[Request]:
         """One round of all. Every request gets a token at least, or fails, and then alone; but for
@@ -139,7 +144,9 @@ class Rounds:
 
     def prepare(self, request: Request) -> None:
         """Compile what a request alone will run, where that is a pass of its own kind."""
-        if self._shortens(request):
+        if request.drafting is not None:
+            self._prepare_drafts(request, request.drafting)
+        elif not request.on_device and self._shortens(request):
             self._prepare_lists(1)
 
     def prepare_all(self) -> None:
@@ -148,6 +155,13 @@ class Rounds:
             self.sequences.runner.prepare_step(n, n, n)
             if self._lists:
                 self._prepare_lists(n)
+
+    def _prepare_drafts(self, request: Request, drafting: Drafting) -> None:
+        try:
+            drafting.prepare_for(self._draw(request))
+        except Unsupported:
+            self._draws = False
+            drafting.prepare_for(None)
 
     def _prepare_lists(self, n: int) -> None:
         try:
@@ -163,30 +177,52 @@ class Rounds:
         sequences = self.sequences
         hidden = any(d.reads(len(turns)) for d in _draftings(turns))
         again = any(sequences.memory.rerun(turn.request.seq) for turn in turns)
+        for turn in turns:
+            turn.draw = self._draw(turn.request)
         began = time.perf_counter()
         found = sequences.verify(
             [(turn.request.seq, (turn.request.token, *turn.drafted)) for turn in turns],
             sure=[1] * len(turns),
             hidden=hidden,
+            draws=[turn.draw for turn in turns],
         )
         seconds = time.perf_counter() - began
+        tokens = sum(1 + len(turn.drafted) for turn in turns)
         for drafting in _draftings(turns):
-            drafting.note_pass(len(found.logits), len(turns), again, seconds)
+            drafting.note_pass(tokens, len(turns), again, seconds)
         self._judge(turns, found)
 
+    def _draw(self, request: Request) -> DeviceDraw | None:
+        """How the device is to choose for a request in a pass with drafts: as it does without them,
+        if it does. None: its logits are wanted."""
+        if not (self._draws and request.on_device) or request.drafting is None:
+            return None
+        return None if request.drafting.reads_logits(request.chooser) else request.draw
+
     def _judge(self, turns: Sequence[Turn], found: Pass) -> None:
-        """Choose the tokens of every request from its rows."""
-        at = 0
+        """Choose the tokens of every request, or take those that the device has chosen."""
+        at, shown = 0, 0  # rows of the pass, and those of its logits
+        tokens, largest = list[int](), list[float]()
+        if found.tokens is not None and found.largest is not None:
+            tokens, largest = found.tokens.tolist(), found.largest.tolist()
         for turn in turns:
-            rows = slice(at, at + 1 + len(turn.drafted))
-            at = rows.stop
+            n = 1 + len(turn.drafted)
+            rows = slice(at, at + n)
+            at += n
+            chosen = logits = None
+            if turn.draw is not None:
+                chosen = sound(tokens[rows], largest[rows])
+            else:
+                logits = found.logits[shown : shown + n]
+                shown += n
             with self._changing(turn.request):
                 if turn.proposal is None:
+                    assert logits is not None
                     self.sequences.commit(turn.request.seq, 1)
-                    self._take_one(turn.request, found.logits[rows.start])
+                    self._take_one(turn.request, logits[0])
                 else:
                     hidden = found.hidden[rows] if found.hidden is not None else None
-                    self._take_drafts(turn, found.logits[rows], hidden)
+                    self._take_drafts(turn, chosen, logits, hidden)
 
     @contextmanager
     def _changing(self, request: Request) -> Iterator[None]:
@@ -204,12 +240,24 @@ class Rounds:
         position = self.sequences.memory.length(request.seq)
         request.take(request.chooser.choose(logits, position, shortlist), logits)
 
-    def _take_drafts(self, turn: Turn, logits: np.ndarray, hidden: np.ndarray | None) -> None:
+    def _take_drafts(
+        self,
+        turn: Turn,
+        chosen: Iterator[int] | None,
+        logits: np.ndarray | None,
+        hidden: np.ndarray | None,
+    ) -> None:
+        """chosen: what the device has; logits: where it has not."""
         request, taken, ended = turn.request, list[int](), True
         drafting, first = request.drafting, len(request.tokens)
         assert drafting is not None
-        for token in drafting.judge(turn.proposal, logits):
-            request.take(token, logits[len(taken)])
+        if chosen is not None:
+            judged = drafting.judge_choices(turn.proposal, chosen)
+        else:
+            assert logits is not None
+            judged = drafting.judge(turn.proposal, logits)
+        for token in judged:
+            request.take(token, None if logits is None else logits[len(taken)])
             taken.append(token)
             if request.ending:
                 break

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..backends import BoundPlan, Plan
 from ..graph.dtype import f32
-from ..models.step import StepShape
+from ..models.step import Choice, StepShape
 from .bound_step import BoundStep
 from .buckets import MAX_TOKENS, TOKENS, sequence_bucket, token_bucket
+from .draws import Draws
 from .pieces import Piece, gathered
 from .prompts import LEAST_ROWS
 from .session_memory import SessionMemory
@@ -30,6 +32,7 @@ class Runner:
         self.pools = storage.pools
         self._bound: dict[tuple[StepShape, str, str], BoundPlan] = {}
         self._steps: dict[tuple[object, ...], BoundStep] = {}
+        self._draws: dict[BoundPlan, Draws] = {}
 
     def step(
         self,
@@ -39,17 +42,21 @@ class Runner:
         hidden: bool = False,
         kind: str = "step",
         candidates: int = 1,
+        choice: Choice | None = None,
     ) -> BoundStep:
         """The step for total tokens of n_items sequences, of which `wanted` rows get logits.
 
         hidden: it also gives the rows of all tokens after the final norm; with neither it only
-        fills memory. candidates: and if more than 1, so many of each row's largest logits."""
-        key = (total, n_items, wanted, hidden, kind, candidates)
+        fills memory. candidates: and if more than 1, so many of each row's largest logits; choice:
+        what it gives instead of all logits but those of n_logits rows at least."""
+        key = (total, n_items, wanted, hidden, kind, candidates, choice)
         step = self._steps.get(key)
         if step is None:
-            shape = self._shape(total, n_items, wanted, hidden, kind, candidates)
+            shape = self._shape(total, n_items, wanted, hidden, kind, candidates, choice)
             bound = self._bind_once(shape, kind, self.plan.options.program)
             step = self._steps[key] = self._storage.step(bound)
+            if choice is not None and choice.drawn:
+                step.draws = self._draws.setdefault(bound, Draws(bound.inputs))
         return step
 
     def prepare_step(
@@ -60,13 +67,14 @@ class Runner:
         hidden: bool = False,
         kind: str = "step",
         candidates: int = 1,
+        choice: Choice | None = None,
     ) -> None:
         """Compile what `step` gives, at once or as a piece."""
         pieces = gathered()
         if pieces is None:
-            self.step(total, n_items, wanted, hidden, kind, candidates)
+            self.step(total, n_items, wanted, hidden, kind, candidates, choice)
             return
-        shape = self._shape(total, n_items, wanted, hidden, kind, candidates)
+        shape = self._shape(total, n_items, wanted, hidden, kind, candidates, choice)
         key = (shape, kind, self.plan.options.program)
         if key not in self._bound:
             compiled, attached = partial(self._compiled, key), partial(self._bind_once, *key)
@@ -77,13 +85,23 @@ class Runner:
         return self.model.plan(shape, self.plan.capacity, kind, program)
 
     def _shape(
-        self, total: int, n_items: int, wanted: int, hidden: bool, kind: str, candidates: int
+        self,
+        total: int,
+        n_items: int,
+        wanted: int,
+        hidden: bool,
+        kind: str,
+        candidates: int,
+        choice: Choice | None,
     ) -> StepShape:
         """Of the plan for these."""
         n, b = self._bucket(total, n_items, kind)
         every = wanted == total and n == token_bucket(total)
         out = n if every else wanted and min(n, token_bucket(max(wanted, b)))
-        return StepShape(n, b, out, hidden, self.plan.options.draft_head, candidates)
+        if choice is not None and choice.n_logits:
+            n_logits = min(out, token_bucket(max(choice.n_logits, b)))
+            choice = replace(choice, n_logits=n_logits)
+        return StepShape(n, b, out, hidden, self.plan.options.draft_head, candidates, choice)
 
     def rows(self, total: int, kind: str) -> int:
         """Rows of the plans that passes of total tokens of one sequence run."""
@@ -117,15 +135,21 @@ class Runner:
         return plan.bind(self.model.weights, self.pools, **more)
 
     def prepare(
-        self, want: str, least: int, most: int, n_items: int = 1, hidden: bool = False
+        self,
+        want: str,
+        least: int,
+        most: int,
+        n_items: int = 1,
+        hidden: bool = False,
+        choice: Choice | None = None,
     ) -> None:
         """Compile what step passes of n_items sequences and least to most tokens run.
 
-        want: as for `Passes.evaluate`."""
+        want, choice: as for `Passes.evaluate`."""
         for n in TOKENS:
             if least <= n <= token_bucket(min(most, MAX_TOKENS)):
                 wanted = {"all": n, "last": n_items, "none": 0}[want]
-                self.prepare_step(n, n_items, wanted, hidden)
+                self.prepare_step(n, n_items, wanted, hidden, choice=choice)
 
     @property
     def bound_plans(self) -> list[BoundPlan]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..backends.base import KeptParts
 from ..graph.errors import RequestError
+from ..models.step import Choice
 from .bound_step import Part
 from .buckets import sequence_buckets
 from .items import checked_ids, common_length
@@ -284,16 +285,13 @@ class Sequences(Passes):
         for n in set(self.cuts(seq, n_tokens)):
             self.runner.step(n, 1, 1, hidden, self.prompt_kind(n))
 
-    def prepare_steps(self, most: int, hidden: bool = False) -> None:
-        """Compile what passes of up to `most` tokens of one sequence will run."""
-        self.runner.prepare("last", 1, most, hidden=hidden)
-
-    def prepare_drafts(self, most: int, hidden: bool = False) -> None:
-        """Compile what verifying up to `most` drafts of some or all sequences will run."""
-        again = MOST_AGAIN if self.storage.reruns else 0
+    def prepare_drafts(self, most: int, hidden: bool = False, choice: Choice | None = None) -> None:
+        """Compile what verifying up to `most` drafts of some or all sequences will run. choice:
+        what passes give in place of logits. Raises Unsupported where the device cannot."""
+        again, prepare = MOST_AGAIN if self.storage.reruns else 0, self.runner.prepare
         for n in sequence_buckets(self.n_seqs):
-            self.runner.prepare("all", n // 2 + 1, n * (most + 1 + again), n, hidden)
+            prepare("all", n // 2 + 1, n * (most + 1 + again), n, hidden, choice)
         if again:
-            self.runner.prepare("none", 1, again + most)
+            prepare("none", 1, again + most)
         if self.plan.capacity.log:
             self.runner.fold_step()

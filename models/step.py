@@ -20,8 +20,8 @@ from .memories import (
     suffix,
 )
 
-__all__ = ["CANDIDATES", "DRAFT_HEAD", "NEXT_TOKEN", "PAGE", "Capacity", "Inputs", "StepGraph"]
-__all__ += ["Pages", "StateValue", "StepShape"]
+__all__ = ["CANDIDATES", "DRAFT_HEAD", "NEXT_TOKEN", "PAGE", "Capacity", "Choice", "Inputs"]
+__all__ += ["Pages", "StateValue", "StepGraph", "StepShape"]
 
 # The state of programs whose passes pick their own tokens, f32 [Capacity.rows, 1]: each sequence's
 # newest token. Ids up to 2^24 are exact.
@@ -34,6 +34,18 @@ DRAFT_HEAD = "draft_head.weight"  # the first rows of the head, where a model wa
 
 
 @dataclass(frozen=True)
+class Choice:
+    """What a pass gives instead of the logits of its rows: of the first n_vocab tokens the k with
+    the largest logits, and, if drawn, the one that op `sample` draws from these. n_logits: so many
+    rows' logits are given beside them."""
+
+    n_vocab: int
+    k: int = 1
+    drawn: bool = False
+    n_logits: int = 0
+
+
+@dataclass(frozen=True)
 class StepShape:
     """Static sizes of a step: flat tokens, sequences, rows that want logits.
 
@@ -41,7 +53,8 @@ class StepShape:
     of all tokens after the final norm; with neither, a pass only brings memory up to its tokens,
     and computes nothing else. head: logits of the draft head's tokens only. candidates:
     in programs that pick their tokens, of how many of the largest logits: CANDIDATES, or 1, which
-    takes the first one and is cheaper; in others more than 1 gives so many beside the logits."""
+    takes the first one and is cheaper; in others more than 1 gives so many beside the logits.
+    choice: in these, what they give instead."""
 
     n_tokens: int
     n_seqs: int
@@ -49,6 +62,7 @@ class StepShape:
     hidden: bool = False
     head: bool = False
     candidates: int = 1
+    choice: Choice | None = None
 
 
 @dataclass(frozen=True)
@@ -137,36 +151,68 @@ class StepGraph:
     def output_logits(self, logits: Value) -> None:
         """What becomes of the logits [M, V] of a pass: output "logits", or the tokens picked. With
         candidates the K largest of each row, too: "largest" f32 [M, K], descending, and
-        "candidates" i32 [M, K], their ids."""
+        "candidates" i32 [M, K], their ids.
+
+        With a choice the K largest in place of "logits", and, if drawn, "token" i32 [M, 1] in place
+        of "candidates", with the inputs of Architecture.ahead that say how; "logits" [n_logits, V]
+        beside them are those of the rows that input "logit_rows" i32 [n_logits] names, or of all,
+        where that is as many."""
         if self._picks:
             self._pick(logits)
-            return
-        self.g.output("logits", logits)
-        k = min(self.shape.candidates, logits.shape[1])
-        if k > 1:
-            largest, ids = self.g.top_k(logits, k=k, name="candidates")
-            self.g.output("largest", largest)
-            self.g.output("candidates", ids)
+        elif self.shape.choice is not None:
+            self._choose(logits, self.shape.choice)
+        else:
+            self.g.output("logits", logits)
+            if self.shape.candidates > 1:
+                self._candidates(self._largest(logits, logits.shape[1], self.shape.candidates))
 
     def _pick(self, logits: Value) -> None:
         """Outputs and inputs of Architecture.ahead."""
         g, n = self.g, logits.shape[0]
-        if self._picks < logits.shape[1]:
-            logits = g.view(logits, axis=1, start=0, stop=self._picks)
-        k = min(self.shape.candidates, logits.shape[1])
-        largest, token = g.top_k(logits, k=k, name="candidates")
-        if k > 1:
-            top_k = g.input("top_k", (n,), i32)
-            temperature, top_p, min_p = (
-                g.input(name, (n,), f64) for name in ("temperature", "top_p", "min_p")
-            )
-            seed, position = g.input("seed", (n, 2), i32), g.input("draw_position", (n,), i32)
-            token = g.sample(
-                largest, token, top_k, temperature, top_p, min_p, seed, position, name="token"
-            )
+        largest, ids = self._largest(logits, self._picks, self.shape.candidates)
+        token = self._draw(largest, ids)
         g.output("token", token)
         g.output("largest", largest)
         g.write_rows(self._newest, g.cast(token, to="f32"), g.input("next_slots", (n,), i32))
+
+    def _choose(self, logits: Value, choice: Choice) -> None:
+        """Outputs and inputs of a choice."""
+        g, n = self.g, choice.n_logits
+        largest, ids = self._largest(logits, choice.n_vocab, choice.k)
+        if choice.drawn:
+            g.output("token", self._draw(largest, ids))
+            g.output("largest", largest)
+        else:
+            self._candidates((largest, ids))
+        if n == logits.shape[0]:
+            g.output("logits", logits)
+        elif n:
+            g.output("logits", g.get_rows(logits, g.input("logit_rows", (n,), i32)))
+
+    def _largest(self, logits: Value, n_vocab: int, k: int) -> tuple[Value, Value]:
+        """The k largest of the first n_vocab logits of each row, and their ids."""
+        if n_vocab < logits.shape[1]:
+            logits = self.g.view(logits, axis=1, start=0, stop=n_vocab)
+        largest, ids = self.g.top_k(logits, k=min(k, logits.shape[1]), name="candidates")
+        return largest, ids
+
+    def _candidates(self, found: tuple[Value, Value]) -> None:
+        self.g.output("largest", found[0])
+        self.g.output("candidates", found[1])
+
+    def _draw(self, largest: Value, ids: Value) -> Value:
+        """A token i32 [n, 1] for each row of candidates; the only one needs no draw."""
+        g, n = self.g, largest.shape[0]
+        if largest.shape[1] == 1:
+            return ids
+        top_k = g.input("top_k", (n,), i32)
+        temperature, top_p, min_p = (
+            g.input(name, (n,), f64) for name in ("temperature", "top_p", "min_p")
+        )
+        seed, position = g.input("seed", (n, 2), i32), g.input("draw_position", (n,), i32)
+        return g.sample(
+            largest, ids, top_k, temperature, top_p, min_p, seed, position, name="token"
+        )
 
     def _pages(self, window: int) -> Pages:
         n, b, end = self.shape.n_tokens, self.shape.n_seqs, suffix(window)

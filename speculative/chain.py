@@ -5,15 +5,19 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 
 from ..engine.bound_step import Extra, Items
 from ..engine.buckets import MAX_TOKENS, MOST_PROMPT, sequence_buckets
 from ..engine.prompts import pass_kind
+from ..engine.rows import Pass
 from ..engine.sampler.chain import draw as draw_index
 from ..engine.sequences import Sequences
+from ..graph.errors import Unsupported
 from ..graph.random import uniform
+from ..models.step import Choice
 from .drafter import Ask, Distribution, Draft, Drafter
 
 CANDIDATES = 10  # tokens that share the probability of a draft
@@ -26,6 +30,9 @@ PIECES = (MOST_PROMPT, MAX_TOKENS, 128, PUT_OFF)
 # Unless no draft was asked for in so many tokens: drafting does not pay there, and reading along
 # would cost, too.
 UNASKED = 12
+# ids int [n, k] of the likeliest tokens of n rows, and their logits f32 [n, k], descending; valid
+# until the next pass of a session.
+Likeliest: TypeAlias = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass
@@ -40,11 +47,17 @@ class Chain:
 class Reader:
     """Brings a drafter's session up to committed tokens, with plans that are there beforehand."""
 
-    def __init__(self, session: Sequences, hidden: bool) -> None:
+    def __init__(self, session: Sequences, hidden: bool, n_vocab: int, k: int) -> None:
         """Compiles those and what drafts run, whose first pass takes along what was put off.
-        hidden: passes that give logits give hidden rows."""
-        self._session, self._hidden = session, hidden
-        session.prepare_steps(PUT_OFF, hidden)
+        hidden: passes that give likeliest tokens give hidden rows; n_vocab: of how many tokens;
+        k: mostly so many."""
+        self._session, self._hidden, self._n_vocab, self._k = session, hidden, n_vocab, k
+        self._chooses = True  # whether the device finds them
+        try:
+            session.runner.prepare("last", 1, PUT_OFF, hidden=hidden, choice=self.choice(k))
+        except Unsupported:
+            self._chooses = False
+            session.runner.prepare("last", 1, PUT_OFF, hidden=hidden)
         most = min(session.storage.chunk, session.n_ctx)
         self._sizes = [n for n in PIECES if n <= most] or [most]
         for n in self._sizes:
@@ -55,7 +68,18 @@ class Reader:
         """Compile drafts' passes for any number of sequences, too."""
         for n in sequence_buckets(self._session.n_seqs):
             most = n * min(PUT_OFF, MAX_TOKENS // n)
-            self._session.runner.prepare("last", n // 2 + 1, most, n, self._hidden)
+            choice = self.choice(self._k)
+            self._session.runner.prepare("last", n // 2 + 1, most, n, self._hidden, choice)
+
+    def choice(self, k: int) -> Choice | None:
+        """What passes are asked for of which `likeliest` takes k tokens."""
+        return Choice(self._n_vocab, k) if self._chooses else None
+
+    def likeliest(self, found: Pass, k: int) -> Likeliest:
+        """Of each row that gives something."""
+        if found.shortlists is not None:
+            return found.shortlists
+        return likeliest(found.logits[:, : self._n_vocab], k)
 
     def piece(self, n: int, most: int) -> int:
         """How many of n tokens the next pass should take, for at most `most` < n to be left."""
@@ -79,7 +103,8 @@ class Reader:
     def read_together(self, items: Items, extra: Extra | None = None) -> None:
         """A pass over pieces of several sequences, of PUT_OFF tokens each at most. As in front of a
         draft: plans of so few tokens that give nothing would be more plans."""
-        self._session.evaluate(items, hidden=self._hidden, extra=extra)
+        choice = self.choice(self._k)
+        self._session.evaluate(items, hidden=self._hidden, extra=extra, choice=choice)
 
 
 class ChainDrafter(Drafter):
@@ -94,14 +119,14 @@ class ChainDrafter(Drafter):
         self._quiet: dict[int, int] = {}  # tokens of a sequence since it was asked for
 
     @abstractmethod
-    def _open(self, asks: Sequence[Ask]) -> np.ndarray:
-        """Bring the model up to the newest token of each ask; logits f32 [len(asks), n] for what
-        follows it."""
+    def _open(self, asks: Sequence[Ask], k: int) -> Likeliest:
+        """Bring the model up to the newest token of each ask; of what follows it the k likeliest
+        tokens, for each ask."""
 
     @abstractmethod
-    def _extend(self, chains: Sequence[Chain], rows: Sequence[int]) -> np.ndarray:
+    def _extend(self, chains: Sequence[Chain], rows: Sequence[int], k: int) -> Likeliest:
         """Evaluate the last token of each chain, which was chosen from that row of the pass
-        before; logits of what follows."""
+        before; the k likeliest tokens of what follows."""
 
     @abstractmethod
     def _close(self, chains: Sequence[Chain]) -> None:
@@ -141,32 +166,36 @@ class ChainDrafter(Drafter):
         return quiet <= UNASKED
 
     def _grow(self, chains: list[Chain]) -> None:
-        alive, logits = chains, self._open([chain.ask for chain in chains])
+        drawn = any(chain.ask.draw is not None for chain in chains)
+        k = usual(self.p_min, drawn)
+        alive, found = chains, self._open([chain.ask for chain in chains], k)
         while alive:
-            likeliest = logits[:, : self.n_vocab].argmax(axis=1).tolist()
+            first = found[0][:, 0].tolist()
             rows = [
-                i for i, chain in enumerate(alive) if self._choose(chain, logits[i], likeliest[i])
+                i
+                for i, chain in enumerate(alive)
+                if self._choose(chain, first[i], found[0][i], found[1][i])
             ]
             alive = [alive[i] for i in rows]
             more = [i for i, c in enumerate(alive) if len(c.tokens) < c.ask.limit]
             rows, alive = [rows[i] for i in more], [alive[i] for i in more]
             if alive:
-                logits = self._extend(alive, rows)
+                found = self._extend(alive, rows, k)
         self._close(chains)
 
-    def _choose(self, chain: Chain, logits: np.ndarray, token: int) -> bool:
-        """Add a token to the chain, unless none is likely enough. token: the likeliest."""
-        row, draw = logits[: self.n_vocab], chain.ask.draw
+    def _choose(self, chain: Chain, token: int, ids: np.ndarray, logits: np.ndarray) -> bool:
+        """Add a token to the chain, unless none is likely enough. token: the likeliest of ids."""
+        draw = chain.ask.draw
         if draw is None:
-            if self.p_min > 0 and candidates(row, 1.0)[1].max() < self.p_min:
+            if self.p_min > 0 and shares(logits, 1.0)[0] < self.p_min:
                 return False
         else:
-            ids, p = candidates(row, draw.temperature)
-            if p.max() < self.p_min:
+            p = shares(logits, draw.temperature)
+            if p[0] < self.p_min:
                 return False
             position = len(chain.ask.context) + len(chain.tokens)
             token = int(ids[draw_index(p, uniform(draw.seed, position, DRAFTING))])
-            chain.distributions.append((ids, p))
+            chain.distributions.append((ids.copy(), p))
         chain.tokens.append(token)
         return True
 
@@ -176,10 +205,26 @@ class ChainDrafter(Drafter):
         return Draft(chain.tokens, chain.distributions if chain.ask.draw else None)
 
 
-def candidates(logits: np.ndarray, temperature: float) -> Distribution:
-    """The likeliest tokens of logits f32 [n] and their shares at this temperature."""
-    k = min(CANDIDATES, logits.size)
-    ids = np.argpartition(logits, logits.size - k)[-k:]
-    ids = ids[np.lexsort((ids, -logits[ids]))]
-    weights = np.exp((logits[ids].astype(np.float64) - float(logits[ids[0]])) / temperature)
-    return ids, weights / weights.sum()
+def usual(p_min: float, drawn: bool) -> int:
+    """Of how many likeliest tokens a draft's are chosen. drawn: whether any may be drawn."""
+    return CANDIDATES if p_min > 0 or drawn else 1
+
+
+def likeliest(logits: np.ndarray, k: int) -> Likeliest:
+    """The k likeliest tokens of each row of logits f32 [n, V], and their logits."""
+    if k == 1:
+        ids = logits.argmax(axis=1)[:, None]
+    else:
+        k = min(k, logits.shape[1])
+        some = np.sort(np.argpartition(logits, -k, axis=1)[:, -k:], axis=1)
+        order = np.argsort(-np.take_along_axis(logits, some, 1), axis=1, kind="stable")
+        ids = np.take_along_axis(some, order, 1)
+    return ids, np.take_along_axis(logits, ids, 1)
+
+
+def shares(logits: np.ndarray, temperature: float) -> np.ndarray:
+    """What likeliest tokens have of their probability at this temperature; logits f32 [k],
+    descending."""
+    weights = np.exp((logits.astype(np.float64) - float(logits[0])) / temperature)
+    found: np.ndarray = weights / weights.sum()
+    return found

@@ -12,9 +12,11 @@ from ..engine import Model, Pass, Sampler, SamplerParams
 from ..engine.bound_step import Extra, Items
 from ..engine.chooser import Chooser
 from ..engine.drafting import Entry
+from ..engine.sampler import DeviceDraw
 from ..engine.sequences import Sequences
 from ..engine.session_plan import SessionPlan
 from ..graph.errors import RequestError
+from ..models.step import Choice
 from .options import Speculation
 from .speculator import Speculator
 
@@ -48,9 +50,10 @@ class Recorder(Sequences):
         kind: str = "step",
         extra: Extra | None = None,
         candidates: int = 1,
+        choice: Choice | None = None,
     ) -> Pass:
         """One pass, recorded."""
-        found = super().evaluate(items, want, hidden, kind, extra, candidates)
+        found = super().evaluate(items, want, hidden, kind, extra, candidates, choice)
         tokens = list(items[0][1])
         arguments = {"want": want, "hidden": hidden, "kind": kind, "candidates": candidates}
         self.passes.append(Recorded(tokens, False, arguments, len(tokens)))
@@ -63,10 +66,12 @@ class Recorder(Sequences):
         want: str = "all",
         hidden: bool = False,
         extra: Extra | None = None,
+        choice: Choice | None = None,
+        draws: Sequence[DeviceDraw | None] = (),
     ) -> Pass:
         """One pass, recorded."""
-        found = super().verify(items, sure, want, hidden, extra)
-        arguments = {"sure": sure, "want": want, "hidden": hidden}
+        found = super().verify(items, sure, want, hidden, extra, choice, draws)
+        arguments = {"sure": sure, "want": want, "hidden": hidden, "draws": draws}
         self.passes.append(Recorded(list(items[0][1]), True, arguments))
         return found
 

@@ -11,7 +11,7 @@ from ..engine.buckets import MAX_TOKENS
 from ..engine.prompts import WORTH_KEEPING
 from ..engine.sequences import Sequences
 from ..graph.errors import RequestError
-from .chain import PUT_OFF, Chain, ChainDrafter, Reader
+from .chain import PUT_OFF, Chain, ChainDrafter, Likeliest, Reader, usual
 from .drafter import Ask, Drafter, Setup, register_drafter
 
 MOST_PADDING = 128  # ids by which the two vocabularies may differ in size
@@ -34,14 +34,16 @@ class DraftModel(ChainDrafter):
         draft_max: int = 3,
         draft_min: int = 0,
         p_min: float = 0.0,
+        draws: bool = False,
     ) -> None:
+        """draws: drafts may be asked for that are drawn."""
         check_vocabulary(target.model, model)
         n_vocab = target.model.tokenizer.n_vocab or target.model.n_vocab
         super().__init__(n_vocab, draft_min, p_min)
         model.backend.share_threads(target.model.backend)
         plan = model.plan_session(target.n_ctx, target.n_seqs, n_rs_seq=draft_max)
         self.session = Sequences(model, plan)
-        self._reader = Reader(self.session, hidden=False)
+        self._reader = Reader(self.session, False, n_vocab, usual(p_min, draws))
         self._newest: list[int | None] = [None] * target.n_seqs  # evaluated but not observed
         self._pending: list[list[int]] = [[] for _ in range(target.n_seqs)]
 
@@ -51,7 +53,8 @@ class DraftModel(ChainDrafter):
         if setup.draft_model is None:
             raise RequestError("drafter 'draft' needs a second model; give one (draft_model)")
         longest = setup.draft_max or cls.default_max
-        return cls(setup.target, setup.draft_model, longest, setup.draft_min, setup.p_min)
+        given = setup.draft_min, setup.p_min, setup.draws
+        return cls(setup.target, setup.draft_model, longest, *given)
 
     def prepare(self) -> None:
         """Compile passes of all sizes."""
@@ -90,7 +93,7 @@ class DraftModel(ChainDrafter):
             self.session.commit(seq, kept)
             self._pending[seq] = []
 
-    def _open(self, asks: Sequence[Ask]) -> np.ndarray:
+    def _open(self, asks: Sequence[Ask], k: int) -> Likeliest:
         for ask in asks:
             self._take_back(ask)
         behind = [self._behind(ask.seq, ask.context) for ask in asks]
@@ -98,10 +101,10 @@ class DraftModel(ChainDrafter):
         for ask, tokens in zip(asks, behind, strict=True):
             self._read(ask.seq, tokens, most)
         items = [(ask.seq, tokens) for ask, tokens in zip(asks, behind, strict=True)]
-        logits = self.session.evaluate(items).logits
+        found = self.session.evaluate(items, choice=self._reader.choice(k))
         for ask in asks:
             self._newest[ask.seq] = ask.context[-1]
-        return logits
+        return self._reader.likeliest(found, k)
 
     def _read(self, seq: int, tokens: list[int], most: int) -> None:
         """Evaluate the first of these tokens, and take them away, until at most `most` are left.
@@ -130,12 +133,12 @@ class DraftModel(ChainDrafter):
         last = self.session.model.n_vocab - 1
         return [min(token, last) for token in tokens]
 
-    def _extend(self, chains: Sequence[Chain], rows: Sequence[int]) -> np.ndarray:
+    def _extend(self, chains: Sequence[Chain], rows: Sequence[int], k: int) -> Likeliest:
         items = [(c.ask.seq, self._readable(c.tokens[-1:])) for c in chains]
-        logits = self.session.verify(items).logits
+        found = self.session.verify(items, choice=self._reader.choice(k))
         for chain in chains:
             self._pending[chain.ask.seq].append(chain.tokens[-1])
-        return logits
+        return self._reader.likeliest(found, k)
 
     def _close(self, chains: Sequence[Chain]) -> None:
         """Nothing: chained tokens wait for the target's verdict."""

@@ -53,7 +53,7 @@ class Setup:
     model; draft_head: whether to choose among the draft head's tokens only; lookup_static,
     lookup_dynamic: files of n-gram counts, the second one also written by `close`; share_ngrams:
     whether what one sequence's text teaches may serve others; without, drafts of a sequence depend
-    on its own text alone."""
+    on its own text alone; draws: whether drafts may be asked for that are drawn (Ask.draw)."""
 
     target: Sequences
     draft_max: int | None = None
@@ -64,6 +64,7 @@ class Setup:
     lookup_static: Path | None = None
     lookup_dynamic: Path | None = None
     share_ngrams: bool = False
+    draws: bool = False
 
 
 @dataclass(frozen=True)

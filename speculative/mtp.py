@@ -14,7 +14,7 @@ from ..engine.buckets import MAX_TOKENS
 from ..engine.sequences import Sequences
 from ..graph.errors import RequestError
 from ..models.step import DRAFT_HEAD
-from .chain import PUT_OFF, Chain, ChainDrafter, Reader
+from .chain import PUT_OFF, Chain, ChainDrafter, Likeliest, Reader, usual
 from .drafter import Ask, Drafter, Setup, register_drafter
 
 HIDDEN = "hidden_in"
@@ -117,8 +117,14 @@ class Mtp(ChainDrafter):
     name, priority, default_max, wants_hidden = "mtp", 110, 3, True
 
     def __init__(
-        self, target: Sequences, draft_min: int = 0, p_min: float = 0.0, draft_head: bool = False
+        self,
+        target: Sequences,
+        draft_min: int = 0,
+        p_min: float = 0.0,
+        draft_head: bool = False,
+        draws: bool = False,
     ) -> None:
+        """draws: drafts may be asked for that are drawn."""
         model = target.model
         if draft_head and DRAFT_HEAD not in model.source.weights:
             raise RequestError(
@@ -136,7 +142,7 @@ class Mtp(ChainDrafter):
             draft_head=draft_head,
         )
         self.session = Sequences(model, plan)
-        self._reader = Reader(self.session, hidden=True)
+        self._reader = Reader(self.session, True, self.n_vocab, usual(p_min, draws))
         self._width = model.source.arch.hp.n_embd
         self._backlog = [Backlog(self._width) for _ in range(target.n_seqs)]
         self._last: np.ndarray = np.empty((0, self._width), np.float32)
@@ -145,7 +151,7 @@ class Mtp(ChainDrafter):
     def open(cls, setup: Setup) -> Drafter:
         """Raises ModelError for a model without such a block, RequestError for one loaded without
         the draft head that is asked for."""
-        return cls(setup.target, setup.draft_min, setup.p_min, setup.draft_head)
+        return cls(setup.target, setup.draft_min, setup.p_min, setup.draft_head, setup.draws)
 
     def prepare(self) -> None:
         """Compile passes of all sizes."""
@@ -190,22 +196,24 @@ class Mtp(ChainDrafter):
     def _knows(self, seq: int) -> bool:
         return not self._backlog[seq].blind
 
-    def _open(self, asks: Sequence[Ask]) -> np.ndarray:
+    def _open(self, asks: Sequence[Ask], k: int) -> Likeliest:
         room = min(PUT_OFF, MAX_TOKENS // len(asks))
         self._catch_up_all([ask.seq for ask in asks], room - 1)
         backlogs = [self._backlog[ask.seq] for ask in asks]
         items = [(a.seq, [*b.tokens, a.context[-1]]) for a, b in zip(asks, backlogs, strict=True)]
         rows = [piece for b in backlogs for piece in b.rows(len(b.tokens) + 1)]
-        found = self.session.verify(items, want="last", hidden=True, extra={HIDDEN: rows})
+        extra, choice = {HIDDEN: rows}, self._reader.choice(k)
+        found = self.session.verify(items, want="last", hidden=True, extra=extra, choice=choice)
         ends = np.cumsum([len(tokens) for _, tokens in items]) - 1
         self._keep_last(found, ends)
-        return found.logits
+        return self._reader.likeliest(found, k)
 
-    def _extend(self, chains: Sequence[Chain], rows: Sequence[int]) -> np.ndarray:
+    def _extend(self, chains: Sequence[Chain], rows: Sequence[int], k: int) -> Likeliest:
         items = [(c.ask.seq, c.tokens[-1:]) for c in chains]
-        found = self.session.verify(items, hidden=True, extra={HIDDEN: [self._last[list(rows)]]})
+        extra, choice = {HIDDEN: [self._last[list(rows)]]}, self._reader.choice(k)
+        found = self.session.verify(items, hidden=True, extra=extra, choice=choice)
         self._keep_last(found, np.arange(len(items)))
-        return found.logits
+        return self._reader.likeliest(found, k)
 
     def _close(self, chains: Sequence[Chain]) -> None:
         for seq in (c.ask.seq for c in chains):

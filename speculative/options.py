@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..graph.errors import RequestError
 from ..graph.fields import check_fields, integer, number, one_of, option
-from .drafter import find_drafter
+from .drafter import Setup, find_drafter
 from .known import MATCH, REJECTION, known_drafters
 
 if TYPE_CHECKING:
@@ -140,6 +140,21 @@ class Speculation:
         from .speculator import Speculator
 
         return Speculator(sequences, self)
+
+    def setup(self, target: Sequences) -> Setup:
+        """What drafters for these sequences are opened with."""
+        return Setup(
+            target,
+            self.draft_max,
+            self.draft_min,
+            self.p_min,
+            self.draft_model,
+            self.draft_head,
+            self.lookup_static,
+            self.lookup_dynamic,
+            self.share_ngrams,
+            self.acceptance == REJECTION,
+        )
 
     def most(self, drafter: type[Drafter]) -> int:
         """The most drafts that a drafter is asked for."""

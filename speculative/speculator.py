@@ -4,25 +4,31 @@ engine's, which other sequences share."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..engine import Session
-from ..engine.buckets import MAX_TOKENS
+from ..engine.chooser import Chooser
 from ..engine.drafting import Entry
+from ..engine.draws import drawing
 from ..engine.prompts import Prompt
+from ..engine.sampler import DeviceDraw
 from ..engine.sequences import Sequences
+from ..graph.errors import Unsupported
+from .acceptance import ByChoice
 from .adaptive import Budget, Length, Times
 from .calling import call
-from .drafter import Ask, Drafter, Draw, Setup
+from .drafter import Ask, Drafter, Draw
+from .known import REJECTION
 from .proposing import Open, Proposal, propose
 from .resting import ROWS_BEFORE, Distance, Rest
-from .statistics import Statistics
-from .trace import Traced, find_trace
-from .windows import check_window, window
+from .statistics import Statistics, add_shared
+from .trace import find_trace, traced
+from .windows import check_window, room, window
 
 if TYPE_CHECKING:
     from .options import Speculation
@@ -46,17 +52,7 @@ class Speculator:
         sequences = session.sequences if isinstance(session, Session) else session
         check_window(sequences, asked)
         self.sequences, n_seqs = sequences, sequences.n_seqs
-        setup = Setup(
-            sequences,
-            asked.draft_max,
-            asked.draft_min,
-            asked.p_min,
-            asked.draft_model,
-            asked.draft_head,
-            asked.lookup_static,
-            asked.lookup_dynamic,
-            asked.share_ngrams,
-        )
+        setup = asked.setup(sequences)
         self.drafters = [cls.open(setup) for cls in asked.drafters]
         self._trace = find_trace(asked.trace)
         self._longest = max(asked.most(type(d)) for d in self.drafters)
@@ -81,18 +77,31 @@ class Speculator:
         self._copied = (0.0, 0)
         self._n_vocab = sequences.model.tokenizer.n_vocab or sequences.model.n_vocab
         # With a seed, drawn drafts have to repeat, and times of passes do not.
-        self._adaptive = asked.adaptive and asked.acceptance != "rejection"
+        self._adaptive = asked.adaptive and asked.acceptance != REJECTION
         self._judge = asked.judge
         self.window = window(sequences.plan)
-        sequences.prepare_drafts(min(self._longest, self.window), self.hidden)
+        self._prepared = set[int]()  # how many candidates rows draw from; 0: none do
 
-    def prepare(self) -> None:
+    def prepare(self, draws: Sequence[DeviceDraw | None] = (None,)) -> None:
         """Compile what drafts of any number of sequences run, and rounds of the host's in which
-        they are far."""
+        they are far. draws: how tokens are chosen, as `prepare_for` has it."""
+        for draw in draws:
+            with suppress(Unsupported):
+                self.prepare_for(draw)
         if self.hidden and self._adaptive:
             self.sequences.prepare_drafts(0)
         for drafter in self.drafters:
             call(drafter, "prepare")
+
+    def prepare_for(self, draw: DeviceDraw | None) -> None:
+        """Compile what judging drafts of any number of sequences runs where a device draws each
+        token so; None: where the host chooses. Raises Unsupported where the device cannot."""
+        kind = 0 if draw is None else draw.candidates
+        if kind not in self._prepared:
+            most = min(self._longest, self.window)
+            choice = None if draw is None else drawing(self.sequences.model, [draw])
+            self.sequences.prepare_drafts(most, self.hidden, choice)
+            self._prepared.add(kind)
 
     def adapt_anew(self) -> None:
         """Forget what lengths of drafts paid."""
@@ -143,6 +152,7 @@ class Speculator:
     def prompt(self, seq: int, tokens: Sequence[int], kept: int = 0) -> np.ndarray:
         """Evaluate a prompt, of which the session holds the first `kept` tokens; logits f32
         [n_vocab] of its last token. Drafters see it too."""
+        self.prepare_for(None)
         self.begin(seq, tokens, kept)
         work = Prompt(self.sequences, seq, tokens[kept:], self.hidden)
         logits = np.empty(0, np.float32)
@@ -306,10 +316,7 @@ class Speculator:
             before, now = self._copied, self._copied_so_far()
             seconds -= now[0] - before[0]
             self._add_rollback(self._round, now[0] - before[0], now[1] - before[1])
-        self.statistics_in_all.verify_s += seconds
-        share = seconds / len(self._round)
-        for seq in self._round:
-            self._of_seq[seq].verify_s += share
+        self._add("verify_s", seconds, self._round)
 
     def _note_time(self, tokens: int, seconds: float, passes: int = 1) -> None:
         """Passes of so many tokens took so long each."""
@@ -333,9 +340,24 @@ class Speculator:
     def judge(self, proposal: Proposal, logits: np.ndarray) -> Iterator[int]:
         """The tokens of a round, each one chosen. logits: f32 [len(draft) + 1, n_vocab], used
         until `finish`."""
-        chooser = proposal.entry.chooser
-        position = self.sequences.memory.length(proposal.entry.seq) + 1
-        return self._judge(chooser, logits, proposal.draft, position)
+        return self._judge(proposal.entry.chooser, logits, proposal.draft, self._position(proposal))
+
+    def reads_logits(self, chooser: Chooser) -> bool:
+        """Whether judging needs logits, though a device could choose."""
+        rule = self._judge
+        return not isinstance(rule, ByChoice) or rule.reads_logits(chooser)
+
+    def judge_choices(self, proposal: Proposal, choices: Iterable[int]) -> Iterator[int]:
+        """As `judge`, where `reads_logits` is false. choices: what plain decoding would choose for
+        each of the rows, in order."""
+        assert isinstance(self._judge, ByChoice)
+        return self._judge.by_choice(
+            proposal.entry.chooser, choices, proposal.draft, self._position(proposal)
+        )
+
+    def _position(self, proposal: Proposal) -> int:
+        """Of the token that the first row is for."""
+        return self.sequences.memory.length(proposal.entry.seq) + 1
 
     def round(self, entries: Sequence[Entry]) -> list[tuple[Proposal, np.ndarray]]:
         """A round of these sequences alone: drafts, and the target's pass over them. Each proposal
@@ -391,7 +413,8 @@ class Speculator:
         if plain:
             self._budget.spend((time.perf_counter() - began) / plain)
         if self._trace is not None:
-            self._show(proposal, tokens, accepted, length)
+            tokenizer = self.sequences.model.tokenizer
+            self._trace(traced(proposal, tokens, accepted, length, tokenizer))
 
     def statistics(self, seq: int) -> dict[str, Any]:
         """Fields for the timings of a sequence's text. draft_max: there if drafts were shorter
@@ -418,23 +441,12 @@ class Speculator:
         for drafter in self.drafters:
             drafter.clear(seq)
 
-    def _show(self, proposal: Proposal, tokens: Sequence[int], kept: int, length: int) -> None:
-        """Hand the round to the trace. length: committed tokens before it."""
-        assert self._trace is not None
-        drafter, tokenizer = proposal.drafter, self.sequences.model.tokenizer
-        name = drafter.name if drafter is not None else None
-        drafted, chosen = tuple(proposal.tokens), tuple(tokens)
-        seq, asked = proposal.entry.seq, proposal.asked
-        self._trace(Traced(seq, length + 1, name, asked, drafted, kept, chosen, tokenizer))
-
     def _count_round(self, opened: Sequence[Open], seconds: float) -> None:
-        everything, share = self.statistics_in_all, seconds / len(opened)
-        everything.draft_s += seconds
-        everything.note_round(any(o.asked for o in opened), any(o.draft.tokens for o in opened))
+        self._add("draft_s", seconds, [o.entry.seq for o in opened])
+        drafted = any(o.draft.tokens for o in opened)
+        self.statistics_in_all.note_round(any(o.asked for o in opened), drafted)
         for o in opened:
-            stats = self._of_seq[o.entry.seq]
-            stats.draft_s += share
-            stats.note_round(o.asked, bool(o.draft.tokens))
+            self._of_seq[o.entry.seq].note_round(o.asked, bool(o.draft.tokens))
 
     def _count(self, proposal: Proposal, drafted: int, accepted: int, rollback_s: float) -> None:
         drafter = proposal.drafter
@@ -452,31 +464,25 @@ class Speculator:
         return (storage.copy_s, storage.host_bytes) if self._copies else (0.0, 0)
 
     def _add_rollback(self, seqs: Sequence[int], seconds: float, n: int) -> None:
-        """Time and bytes that these sequences share, and all of them to those of all sequences."""
-        everything = self.statistics_in_all
-        everything.rollback_s += seconds
-        everything.rollback_bytes += n
-        for i, seq in enumerate(seqs):
-            stats = self._of_seq[seq]
-            stats.rollback_s += seconds / len(seqs)
-            stats.rollback_bytes += n // len(seqs) + (i < n % len(seqs))
+        """Time and bytes that these sequences share."""
+        self._add("rollback_s", seconds, seqs)
+        if n:
+            self._add("rollback_bytes", n, seqs)
+
+    def _add(self, name: str, amount: float, seqs: Sequence[int]) -> None:
+        add_shared(name, amount, self.statistics_in_all, [self._of_seq[seq] for seq in seqs])
 
     def ask(self, entry: Entry, limit: int) -> Ask:
         """The entry as drafters are asked for it, within `propose`."""
         draw = None
         params = entry.chooser.sampler.params
-        if self.asked.acceptance == "rejection" and not params.greedy:
+        if self.asked.acceptance == REJECTION and not params.greedy:
             draw = Draw(params.temperature, entry.chooser.sampler.seed)
         return Ask(entry.seq, self._known[entry.seq], limit, draw)
 
     def room(self, entry: Entry, company: int) -> int:
         """Drafts that context, pass, memory and the request leave room for."""
-        free = self.sequences.n_ctx - self.sequences.length(entry.seq)
-        left = MAX_TOKENS if entry.left is None else entry.left
-        again = self.sequences.memory.rerun(entry.seq)
-        share = MAX_TOKENS // company - 1 - again
-        most = MAX_TOKENS if entry.most is None else entry.most
-        return max(0, min(free - 2, left - 1, share, self.window, most))
+        return min(self.window, room(self.sequences, entry, company))
 
     def limit(self, drafter: Drafter, company: int) -> int:
         """How many drafts to ask a drafter for; once in each round."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,3 +89,16 @@ class Statistics:
             "rollback_ms": 1e3 * self.rollback_s,
             "rollback_bytes": self.rollback_bytes,
         }
+
+
+def add_shared(name: str, amount: float, whole: Statistics, parts: Sequence[Statistics]) -> None:
+    """Add to a field of the whole, and equal shares to that of its parts; of whole numbers the
+    first parts get what is left over."""
+    for stats, more in ((whole, amount), *zip(parts, _shares(amount, len(parts)), strict=True)):
+        setattr(stats, name, getattr(stats, name) + more)
+
+
+def _shares(amount: float, n: int) -> list[float]:
+    if isinstance(amount, int):
+        return [amount // n + (i < amount % n) for i in range(n)]
+    return [amount / n] * n

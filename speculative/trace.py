@@ -10,6 +10,7 @@ from ..graph import debug
 
 if TYPE_CHECKING:
     from ..models.tokenizer import Tokenizer
+    from .proposing import Proposal
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,20 @@ class Traced:
 Trace = Callable[[Traced], None]
 
 
-def print_traced(traced: Traced) -> None:
+def traced(
+    proposal: Proposal, tokens: Sequence[int], kept: int, length: int, tokenizer: Tokenizer
+) -> Traced:
+    """What came of a proposal: the tokens chosen, and how many of them were drafted. length:
+    committed tokens before the round."""
+    name = proposal.drafter.name if proposal.drafter is not None else None
+    drafted, chosen = tuple(proposal.tokens), tuple(tokens)
+    seq, asked = proposal.entry.seq, proposal.asked
+    return Traced(seq, length + 1, name, asked, drafted, kept, chosen, tokenizer)
+
+
+def print_traced(one: Traced) -> None:
     """A line to standard error."""
-    debug.note([str(traced)])
+    debug.note([str(one)])
 
 
 def find_trace(asked: Trace | bool) -> Trace | None:

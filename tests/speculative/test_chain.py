@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from demo import PROMPTS, demo
 from model_drafts import Duet
-from riverrun.speculative.chain import Chain, ChainDrafter
+from riverrun.speculative.chain import Chain, ChainDrafter, Likeliest, likeliest
 from riverrun.speculative.drafter import Ask, Draft, Draw
 from riverrun.speculative.mtp import Mtp
 
@@ -23,13 +23,14 @@ class Scripted(ChainDrafter):
         super().__init__(N_VOCAB, draft_min, p_min)
         self.script, self.passes = script, 0
 
-    def _open(self, asks: Sequence[Ask]) -> np.ndarray:
+    def _open(self, asks: Sequence[Ask], k: int) -> Likeliest:
         self.passes += 1
-        return np.stack([self.script[0]] * len(asks))
+        return likeliest(np.stack([self.script[0, : self.n_vocab]] * len(asks)), k)
 
-    def _extend(self, chains: Sequence[Chain], rows: Sequence[int]) -> np.ndarray:
+    def _extend(self, chains: Sequence[Chain], rows: Sequence[int], k: int) -> Likeliest:
         self.passes += 1
-        return np.stack([self.script[len(c.tokens)] for c in chains])
+        logits = np.stack([self.script[len(c.tokens), : self.n_vocab] for c in chains])
+        return likeliest(logits, k)
 
     def _close(self, chains: Sequence[Chain]) -> None:
         pass
