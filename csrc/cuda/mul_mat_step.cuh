@@ -225,7 +225,7 @@ __device__ inline void multiply_step_share(const StepStore& to, StepFetch<F>& fe
   const StepShare& share = to.share;
   const StepColumns<Shape> columns(job, to.first_tile);
   auto* slots = reinterpret_cast<float2*>(dynamic_shared() + job.own_x);
-  StepWalk walk(share);
+  StepWalk walk(share, fetch.walk.warp);
   bool whole = walk.block == 0;  // the unit from its beginning on
   StepSums<Shape> sums;
   StepFactors<Shape> factors;
@@ -255,7 +255,7 @@ __device__ inline void multiply_step_share(const StepStore& to, StepFetch<F>& fe
     if (walk.block != 0 && walk.left > 0) continue;
     factors.find(job, to.first_tile);
     float2* slot = slots + lane;
-    slot += (2 * (threadIdx.x / kWarp) + (whole ? 1 : 0)) * Shape::slot;
+    slot += (2 * walk.warp + (whole ? 1 : 0)) * Shape::slot;
 #pragma unroll
     for (int n = 0; n < Shape::tiles; ++n) {
       const float2 own = make_float2(sums.at[n][0] * factors.of[n], sums.at[n][1] * factors.of[n]);
@@ -279,6 +279,7 @@ struct StepBlock {
   const StepJob& job;
   int first_tile = static_cast<int>(blockIdx.y) * Shape::tiles;
   bool begun = false;
+  int warp = step_warp();
   uint64_t* barriers;  // one of x, then those of each warp's stages
   unsigned char* stages;
   StepRing ring;
@@ -287,7 +288,7 @@ struct StepBlock {
       : job(of),
         barriers(reinterpret_cast<uint64_t*>(dynamic_shared() + of.own_x + Shape::sums)),
         stages(apart(reinterpret_cast<unsigned char*>(barriers) + kBarriers)),
-        ring{barriers + 1 + threadIdx.x / kWarp * kMostStages, of.stages} {
+        ring{barriers + 1 + warp * kMostStages, of.stages} {
     if (threadIdx.x % kWarp == 0) {
       for (int s = 0; s < job.stages; ++s) barrier_init(ring.full + s, 1);
       if (threadIdx.x == 0) barrier_init(barriers, 1);
@@ -325,8 +326,8 @@ struct StepBlock {
   __device__ void multiply(const StepWeight& w, const StepShare& share) {
     if (!job.constant) begin();
     const int most = min(job.stage_blocks, StepStage<F>::most), half = StepStage<F>::half(most);
-    unsigned char* own = stages + threadIdx.x / kWarp * job.stages * 2 * half;
-    StepFetch<F> fetch = {w, share, most, half, StepWalk(share)};
+    unsigned char* own = stages + warp * job.stages * 2 * half;
+    StepFetch<F> fetch = {w, share, most, half, StepWalk(share, warp)};
 #pragma unroll 1
     for (int s = 0, at = ring.at; s < job.stages; ++s, at = ring.behind(at))
       fetch.next(own + at * 2 * half, ring.full + at);

@@ -25,6 +25,12 @@ struct StepShape {
   static constexpr int sums = 2 * kStepWarps * slot * 8;
 };
 
+// The number of this warp, from one lane, so that what follows from it is known to be the same in
+// all of them and is computed once for the warp.
+__device__ inline int step_warp() {
+  return __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x / kWarp), 0);
+}
+
 // A stage of a warp's part of shared memory: some blocks of 256 values of a unit's rows, one half
 // of the unit after the other. Bytes are as far behind a multiple of kCopiesApart as in memory.
 template <class F>
@@ -72,11 +78,14 @@ struct StepShare {
 
 // Goes through a warp's blocks of 256 values, a stage at a time: whole units, then its run.
 struct StepWalk {
-  int taken = static_cast<int>(threadIdx.x / kWarp) - kStepWarps;  // the last whole unit
-  int unit = 0, block = 0, left = 0;                               // left: until it or the run ends
-  bool cut = false, ended = false;                                 // in the run; no more blocks
+  int warp, taken;                    // taken: the last whole unit
+  int unit = 0, block = 0, left = 0;  // left: until it or the run ends
+  bool cut = false, ended = false;    // in the run; no more blocks
 
-  __device__ explicit StepWalk(const StepShare& share) { next(share); }
+  __device__ StepWalk(const StepShare& share, int of_warp)
+      : warp(of_warp), taken(of_warp - kStepWarps) {
+    next(share);
+  }
 
   __device__ void next(const StepShare& share) {
     ended = cut;
@@ -84,7 +93,7 @@ struct StepWalk {
     taken += kStepWarps;
     unit = taken, block = 0, left = share.blocks;
     if (taken < share.whole) return;
-    const int warp = static_cast<int>(threadIdx.x / kWarp), begin = share.cut(warp);
+    const int begin = share.cut(warp);
     const int of_cut =
         static_cast<int>(static_cast<unsigned>(begin) / static_cast<unsigned>(share.blocks));
     unit = share.whole + of_cut;

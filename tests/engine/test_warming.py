@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from demo import demo
 from held_engine import SECONDS
+from riverrun.engine import driver as driver_module
 from riverrun.engine.driver import Driver
 from riverrun.engine.engine import Engine
 from riverrun.engine.event import Event
@@ -131,6 +133,18 @@ def test_no_request_waits_for_what_is_compiled_later() -> None:
     assert done.wait(SECONDS)
     driver.close()
     assert names == ["engine", "plans", "plans", "engine"]
+
+
+@pytest.mark.parametrize(("steps", "looks"), [(0, 0), (3, 3), (50, 10)])
+def test_what_is_compiled_beside_requests_rests_while_they_run(
+    steps: int, looks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as there are steps, and no longer than told."""
+    slept: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append)
+    monkeypatch.setattr(driver_module, "time", clock)
+    driver_module.rest(9.5 * driver_module.LOOK, lambda: len(slept) < steps)
+    assert len(slept) == looks
 
 
 def test_closing_leaves_out_what_was_not_made() -> None:
