@@ -181,7 +181,8 @@ def test_sizes_of_passes(
     monkeypatch: pytest.MonkeyPatch, grid: int, n: int, want: list[int]
 ) -> None:
     with long_passes(monkeypatch, grid) as model:
-        reader = Reader(Sequences(model, model.plan_session(N_CTX, program="mtp")), hidden=True)
+        session = Sequences(model, model.plan_session(N_CTX, program="mtp"))
+        reader = Reader(session, True, model.n_vocab, 1)
         found, left = [], n
         while left > PUT_OFF:
             found.append(reader.piece(left, PUT_OFF))
