@@ -19,8 +19,8 @@ from .request import Request
 T = TypeVar("T")
 # Steps in a row that raise: then what is left of the requests is given up.
 MOST_FAILURES = 8
-# While requests run, what is compiled beside them rests so many times as long as it took: it shares
-# the interpreter with their steps, which took up to 1.4 times as long beside one plan after another.
+# While requests run, what is compiled beside them rests so many times as long as it took: beside
+# one plan after another, in the same interpreter, steps took 1.2 to 1.7 times as long.
 REST, LOOK = 4, 0.05  # LOOK: seconds after which it looks whether they have ended
 # Seconds in which one more of those comes back whose requests have ended, else none is waited for.
 PATIENCE = 0.003
