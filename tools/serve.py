@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from .speculation import Drafting
 if TYPE_CHECKING:
     from ..engine.engine import Engine
     from ..engine.model import Model
+    from ..engine.pieces import Piece
 
 KEY = "RIVERRUN_API_KEY"
 MIB = 1 << 20
@@ -75,6 +77,7 @@ def _main(loading: Loading, options: ServerOptions) -> Path | None:
 
 def _open(asked: Drafting, options: ServerOptions) -> Engine:
     """Load a model and make its engine."""
+    from ..engine.engine import Engine
     from ..engine.pieces import gathering
     from ..engine.warming import warm_first
 
@@ -82,29 +85,18 @@ def _open(asked: Drafting, options: ServerOptions) -> Engine:
     model = load_asked(asked.loading, asked.offload(n_ctx))
     try:
         memory = _memory(model, asked, options, n_ctx)
+        plans: AbstractContextManager[list[Piece]] = nullcontext([])
+        with gathering() if options.warm_up else plans as left:
+            engine = Engine(
+                model, n_seqs=options.parallel, n_ctx=n_ctx, spec=asked.open(), **memory
+            )
         if options.warm_up:
-            with gathering() as left:
-                engine = _engine(model, asked, options, n_ctx, memory)
             engine.later = warm_first(engine, left)
-        else:
-            engine = _engine(model, asked, options, n_ctx, memory)
     except BaseException:
         model.close()
         raise
     note(engine.session.plan.summary)
     return engine
-
-
-def _engine(
-    model: Model,
-    asked: Drafting,
-    options: ServerOptions,
-    n_ctx: int | None,
-    memory: dict[str, Any],
-) -> Engine:
-    from ..engine.engine import Engine
-
-    return Engine(model, n_seqs=options.parallel, n_ctx=n_ctx, spec=asked.open(), **memory)
 
 
 def _memory(
