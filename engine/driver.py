@@ -22,8 +22,6 @@ MOST_FAILURES = 8
 # While requests run, what is compiled beside them rests so many times as long as it took: beside
 # one plan after another, in the same interpreter, steps took 1.2 to 1.7 times as long.
 REST, LOOK = 4, 0.05  # LOOK: seconds after which it looks whether they have ended
-# Seconds in which one more of those comes back whose requests have ended, else none is waited for.
-PATIENCE = 0.003
 
 
 def rest(until: float, busy: Callable[[], bool]) -> None:
@@ -48,7 +46,6 @@ class Driver:
     ) -> None:
         self.engine, self._tell, self._failed = engine, tell, failed
         self._wake, self._closing = threading.Condition(threading.RLock()), False
-        self._away = 0  # requests that have ended, less those that came since
         self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._making = threading.Thread(target=self._make_later, name="plans", daemon=True)
@@ -61,7 +58,6 @@ class Driver:
             if self._closing:
                 raise RuntimeError("this driver is closed")
             request = self.engine.submit(prompt, max_tokens, **options)
-            self._away = max(0, self._away - 1)
             self._wake.notify()
         return request
 
@@ -102,8 +98,6 @@ class Driver:
                 self._failed(error)
                 events = self.engine.give_up(error) if failures >= MOST_FAILURES else []
             if events:
-                with self._wake:
-                    self._away += sum(event.finished for event in events)
                 self._tell(events)
         self._end()
 
@@ -130,15 +124,11 @@ class Driver:
         with self._wake:
             while self.engine.idle and not self._calls and not self._closing:
                 self._wake.wait()
-            self._gather()
+            while not (self._calls or self._closing):
+                patience = self.engine.patience
+                if not patience or not self._wake.wait(patience):
+                    break
             return not self._closing
-
-    def _gather(self) -> None:
-        """Requests that end together are mostly followed by as many: the first of these waits a
-        moment for the others, where one pass takes no longer for them all."""
-        while self._away and self.engine.has_room_beside and not (self._calls or self._closing):
-            if not self._wake.wait(PATIENCE):
-                self._away = 0
 
     def _answer_calls(self) -> None:
         while self._calls:

@@ -19,7 +19,7 @@ from .parked import Parked
 from .pausing import Pausing
 from .pieces import Piece
 from .prompting import Prompting
-from .request import Request, Stage
+from .request import Request
 from .roster import Roster
 from .rounds import Rounds
 from .sampler.params import make_params
@@ -80,12 +80,7 @@ class Engine:
         self._slots = Slots(self.sequences, self._roster, self._parked, self._pausing)
         self._rounds = Rounds(self.sequences, self._pausing.fits_drafts)
         self._prompting = Prompting(
-            self.sequences,
-            self._roster,
-            self._parked,
-            self._ahead,
-            self._rounds,
-            continues=not self._own,
+            self.sequences, self._roster, self._parked, self._ahead, self._rounds, not self._own
         )
         try:
             self._prompting.open(self._spec)
@@ -146,6 +141,7 @@ class Engine:
         asked = self._spec if speculative is True else self.model.opener(speculative or None)
         request.opener, request.number = asked, next(self._numbers)
         self._queue.append(request)
+        self._prompting.came()
         return request
 
     def step(self) -> list[Event]:
@@ -182,9 +178,10 @@ class Engine:
         return not (self._queue or self._roster.active or self._roster.ended)
 
     @property
-    def has_room_beside(self) -> bool:
-        """Whether nothing runs, and prompts that wait would take no longer with one more."""
-        return not self._roster.active and self._prompting.has_room(self._queue)
+    def patience(self) -> float:
+        """Seconds for which another request should be waited for before the next step, which would
+        be the better for it: 0.0 for none."""
+        return self._prompting.patience(self._queue)
 
     def occupancy(self) -> Occupancy:
         """How full its memory is. Between steps, or from any thread where a count that is a step
@@ -247,9 +244,8 @@ class Engine:
         """The requests that a pass was made for."""
         self._end_cancelled()
         self._pausing.admit(self._prompting.begin)
-        prompts = [r for r in self._roster.active if r.stage is Stage.PROMPT]
-        decoding = [r for r in self._roster.active if r.stage is Stage.DECODING]
-        if prompts and (self._decoded or not decoding):
+        prompts, decoding = self._roster.prompting, self._roster.decoding
+        if prompts and self._prompting.has_turn(prompts, decoding, self._decoded):
             self._decoded = False
             chosen = self._prompting.choose(prompts, bool(decoding))
             self._prompting.run(self._pausing.fit(chosen))
@@ -277,6 +273,7 @@ class Engine:
     def _events(self, stepped: Sequence[Request]) -> list[Event]:
         """What there is to report of requests that are active or ended."""
         ended, self._roster.ended = self._roster.ended, []
+        self._prompting.ended(ended)
         going = [Event(r, r.pieces(), False) for r in stepped if r not in ended]
         return going + [Event(r, r.pieces(), True) for r in ended]
 

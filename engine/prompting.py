@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 from ..graph.errors import RiverrunError
 from .ahead import Ahead
 from .buckets import MAX_TOKENS
+from .companions import Companions
 from .drafting import Drafting, Opener
 from .draws import KINDS
 from .parked import Parked
-from .prompts import LEAST_ROWS, Prompt
+from .prompts import Prompt
 from .request import Request, Stage
 from .roster import Roster
 from .rounds import Rounds
@@ -35,6 +37,7 @@ class Prompting:
         """continues: prompts follow what their sequence holds, unless it is to be reused."""
         self.sequences, self._roster, self._ahead, self._rounds = sequences, roster, ahead, rounds
         self._parked, self._continues = parked, continues
+        self._companions = Companions()
         self._drafting: dict[Any, Drafting] = {}
 
     def prepare(self, opener: Opener | Drafting | None) -> bool:
@@ -104,18 +107,46 @@ class Prompting:
             work.waited = 0 if request in chosen else work.waited + 1
         return chosen
 
-    def has_room(self, requests: Iterable[Request]) -> bool:
-        """Whether the first pass of some requests would take no longer with another prompt."""
+    def has_turn(
+        self, prompts: Sequence[Request], decoding: Sequence[Request], decoded: bool
+    ) -> bool:
+        """Whether the next pass is one over these prompts. decoding: requests that decode, which
+        had the pass before if decoded."""
+        if not decoding:
+            return True
+        waits = self._has_room(prompts) and self._companions.worth_waiting(decoding)
+        return decoded and not waits
+
+    def patience(self, queue: Iterable[Request]) -> float:
+        """Seconds for which another request should be waited for before the pass over the prompts
+        of those who have begun and of those who wait, 0.0 for none."""
+        if self._roster.decoding:
+            return 0.0
+        waits = self._has_room([*self._roster.prompting, *queue])
+        return self._companions.gap if waits and self._companions.worth_waiting(()) else 0.0
+
+    def came(self) -> None:
+        """A request was submitted. From any thread."""
+        self._companions.came()
+
+    def ended(self, requests: Sequence[Request]) -> None:
+        """These have ended."""
+        self._companions.ended(sum(not (r.cancelled or r.error) for r in requests))
+
+    def _has_room(self, requests: Sequence[Request]) -> bool:
+        """Whether the first pass of some requests would be the better for another prompt."""
         tokens = sum(len(request.prompt) for request in requests)
-        return self.sequences.storage.joins_prompts and 0 < tokens < LEAST_ROWS
+        return self.sequences.storage.joins_prompts and 0 < tokens < MAX_TOKENS
 
     def run(self, requests: Sequence[Request]) -> None:
         """A pass of their prompts, and after the last one their first tokens. Where a pass of
         several fails, each runs alone, so that only those fail that cannot go on."""
         self._ahead.disturb()
+        began, rows = time.perf_counter(), sum(self._roster.prompts[r].size for r in requests)
         if len(requests) < 2 or not self._run_together(requests):
             for request in requests:
                 self._guarded(request, partial(self._pass, request, self._roster.prompts[request]))
+        self._companions.note_pass(rows, time.perf_counter() - began)
         for request in requests:
             if request.ending:
                 self._roster.end(request)

@@ -23,10 +23,19 @@ class Roster:
         self._by_age = list(range(n))
 
     @property
+    def prompting(self) -> list[Request]:
+        """Active requests whose prompts are on their way."""
+        return [request for request in self.active if request.stage is Stage.PROMPT]
+
+    @property
+    def decoding(self) -> list[Request]:
+        """Active requests that decode."""
+        return [request for request in self.active if request.stage is Stage.DECODING]
+
+    @property
     def joining(self) -> bool:
         """Whether the next pass of some prompt is its last one."""
-        prompts = (self.prompts[r] for r in self.active if r.stage is Stage.PROMPT)
-        return any(work.last for work in prompts)
+        return any(self.prompts[request].last for request in self.prompting)
 
     @property
     def free(self) -> list[int]:

@@ -12,6 +12,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, dataclass, field
+from functools import cache
 from numbers import Integral, Real
 from typing import Any
 
@@ -93,15 +94,27 @@ def options_of(cls: Any) -> Iterator[tuple[dataclasses.Field[Any], Option]]:
 def check_fields(instance: Any) -> None:
     """Raise RequestError for the first field whose value its check refuses, naming the field, what
     was expected and what came. None passes where it is the default."""
-    for each in dataclasses.fields(instance):
-        declared = each.metadata.get(KEY)
-        check = declared.check if isinstance(declared, Option) else declared
-        value = getattr(instance, each.name)
-        if check is None or (value is None and each.default is None):
+    kind: Any = type(instance)
+    for name, check, default in _checks(kind):
+        value = getattr(instance, name)
+        if value is None and default is None:
             continue
         fault = check.fault(value)
         if fault:
-            raise RequestError(f"{each.name}: {fault}", each.name)
+            raise RequestError(f"{name}: {fault}", name)
+
+
+@cache
+def _checks(cls: Any) -> tuple[tuple[str, Check, Any], ...]:
+    """The fields of a dataclass that have a check, with it and their default; requests are checked
+    by these while others wait."""
+    found = []
+    for each in dataclasses.fields(cls):
+        declared = each.metadata.get(KEY)
+        check = declared.check if isinstance(declared, Option) else declared
+        if check is not None:
+            found.append((each.name, check, each.default))
+    return tuple(found)
 
 
 def integer(least: int, most: int, note: str = "") -> Check:

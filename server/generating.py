@@ -15,11 +15,18 @@ from .wire.sampling import Sampling
 
 T = TypeVar("T")
 DONE = b"data: [DONE]\n\n"
+SHORT_TEXT = 2048  # characters, whose tokens are found in some tenths of a millisecond
 
 
 async def apart(work: Callable[..., T], *arguments: Any) -> T:
     """What a function that takes its time returns, run on a thread."""
     return await asyncio.to_thread(work, *arguments)
+
+
+async def apart_if_long(size: int, work: Callable[..., T], *arguments: Any) -> T:
+    """What a function returns that takes its time with a text of `size` characters, run on a thread
+    where that is long: going there and back takes as long as a short one."""
+    return work(*arguments) if size <= SHORT_TEXT else await apart(work, *arguments)
 
 
 def sampling_options(service: Service, served: Served, body: Sampling) -> dict[str, Any]:

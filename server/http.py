@@ -32,6 +32,10 @@ class Answer:
         return self.content if isinstance(self.content, bytes) else encode(self.content)
 
 
+class Last(bytes):
+    """A part behind which none comes, so that it ends the response with the same write."""
+
+
 @dataclass
 class Stream:
     """A response in parts. Each is sent as it comes; when the client has gone, `parts` is closed.
@@ -141,7 +145,7 @@ async def send_answer(send: Send, answer: Answer, head_only: bool = False) -> No
 async def send_stream(send: Send, stream: Stream) -> None:
     """Send a response part by part. Whatever happens, `stream.parts` is closed behind it."""
     headers = {"Content-Type": stream.media_type, "Cache-Control": "no-cache"}
-    count = _Count()
+    count, ended = _Count(), False
     pinging: asyncio.Task[None] | None = None
     try:
         await _start(send, 200, {**headers, "X-Accel-Buffering": "no"})
@@ -151,7 +155,10 @@ async def send_stream(send: Send, stream: Stream) -> None:
             async for part in stream.parts:
                 if part:
                     count.parts += 1
-                    await send({"type": "http.response.body", "body": part, "more_body": True})
+                    ended = isinstance(part, Last)
+                    if ended and pinging is not None:
+                        pinging.cancel()
+                    await send({"type": "http.response.body", "body": part, "more_body": not ended})
         except (OSError, ClientDisconnect):
             raise
         except Exception as error:
@@ -159,7 +166,8 @@ async def send_stream(send: Send, stream: Stream) -> None:
             await send({"type": "http.response.body", "body": part, "more_body": True})
         if pinging is not None:
             pinging.cancel()
-        await send({"type": "http.response.body", "body": b""})
+        if not ended:
+            await send({"type": "http.response.body", "body": b""})
     finally:
         if pinging is not None:
             pinging.cancel()

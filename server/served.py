@@ -56,6 +56,11 @@ class Running:
         self.finished = self.finished or finished
         self._news.set()
 
+    @property
+    def failed(self) -> bool:
+        """Whether it has ended with an error, which `parts` raises behind the last of them."""
+        return self.request.error is not None
+
     def cancel(self) -> None:
         """End it before its next pass."""
         if not self.finished:

@@ -18,11 +18,12 @@ class TokenWindow:
 
     def __init__(self, limit: int, tokens: Sequence[int] | np.ndarray) -> None:
         self._limit = limit
-        kept = np.asarray(tokens, np.int64)
+        kept = np.asarray(tokens if limit else (), np.int64)
         if limit >= 0:
             kept = kept[max(0, kept.size - limit) :]
-        self._ids, counts = np.unique(kept, return_counts=True)
-        self._counts = counts.astype(np.int64)
+        # Sorting nothing takes longer than all the rest of a sampler.
+        ids, counts = np.unique(kept, return_counts=True) if kept.size else (kept, kept)
+        self._ids, self._counts = ids, counts.astype(np.int64)
         self._slots = {token: slot for slot, token in enumerate(self._ids.tolist())}
         self._recent: deque[int] | None = deque(kept.tolist()) if limit > 0 else None
 

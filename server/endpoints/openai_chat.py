@@ -11,7 +11,7 @@ from ..choices import chat_logprobs, entries_of, header, merged, submit_choices,
 from ..endpoint import Call, endpoint
 from ..failures import bad_request
 from ..generating import DONE, apart, broken_stream, sampling_options
-from ..http import Answer, Stream, sse
+from ..http import Answer, Last, Stream, sse
 from ..prompting import (
     Chat,
     Prepared,
@@ -133,20 +133,26 @@ class _Writer:
     async def events(self) -> AsyncIterator[bytes]:
         """Answers as they come."""
         begin = header("chat.completion.chunk", "chatcmpl", self.served.name)
+        left = len(self.runs)
         try:
             for i in range(len(self.runs)):
                 delta = {"role": "assistant", "content": ""}
                 yield sse({**begin, "choices": [_choice(i, delta)]})
             async for part in merged(self.runs):
-                yield b"".join([sse({**begin, **event}) for event in self._events(part)])
-            options = self.body.stream_options
-            if options is not None and options.include_usage:
-                found = usage([run.request for run in self.runs], self.body.n)
-                yield sse({**begin, "choices": [], "usage": found})
-            yield DONE
+                left -= part.finished and not self.runs[part.choice].failed
+                events = b"".join([sse({**begin, **event}) for event in self._events(part)])
+                yield events if left else Last(events + self._end(begin))
         finally:
             for run in self.runs:
                 run.cancel()
+
+    def _end(self, begin: dict[str, Any]) -> bytes:
+        """What follows the last answer."""
+        options = self.body.stream_options
+        if options is None or not options.include_usage:
+            return DONE
+        found = usage([run.request for run in self.runs], self.body.n)
+        return sse({**begin, "choices": [], "usage": found}) + DONE
 
     def _events(self, part: Part) -> Iterable[dict[str, Any]]:
         i, first = part.choice, True

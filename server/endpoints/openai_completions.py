@@ -18,8 +18,15 @@ from ..choices import (
 from ..endpoint import Call, endpoint
 from ..failures import bad_request
 from ..filling import fill_in
-from ..generating import DONE, apart, broken_stream, prompts_of, sampling_options
-from ..http import Answer, Stream, sse
+from ..generating import (
+    DONE,
+    apart,
+    apart_if_long,
+    broken_stream,
+    prompts_of,
+    sampling_options,
+)
+from ..http import Answer, Last, Stream, sse
 from ..served import Part, Running, Served
 from ..wire.openai import CompletionBody
 from ..wire.sampling import check_tokens
@@ -35,7 +42,7 @@ async def completions(call: Call[CompletionBody]) -> Answer | Stream:
     served = await call.model(body.model)
     if body.best_of is not None and body.best_of != body.n:
         raise bad_request("best_of: expected n; the best of several is not chosen", "best_of")
-    prompts = await apart(_prompts, served, body)
+    prompts = await apart_if_long(_size(body), _prompts, served, body)
     if len(prompts) * body.n > MOST_PROMPTS:
         raise bad_request(f"prompt: at most {MOST_PROMPTS} texts in all, with n", "prompt")
     options = sampling_options(call.service, served, body)
@@ -50,6 +57,12 @@ async def completions(call: Call[CompletionBody]) -> Answer | Stream:
     if body.stream:
         return Stream(writer.events(), broken_stream)
     return Answer(await writer.whole())
+
+
+def _size(body: CompletionBody) -> int:
+    """Characters of its texts, or token ids."""
+    texts = body.prompt if isinstance(body.prompt, list) else [body.prompt, body.suffix]
+    return sum(len(text) for text in texts if isinstance(text, str | list)) + len(texts)
 
 
 def _prompts(served: Served, body: CompletionBody) -> list[list[int]]:
@@ -91,17 +104,23 @@ class _Writer:
 
     async def events(self) -> AsyncIterator[bytes]:
         """Texts as they come."""
+        left = len(self.runs)
         try:
             async for part in merged(self.runs):
-                yield sse(self._event(part))
-            options = self.body.stream_options
-            if options is not None and options.include_usage:
-                found = usage([run.request for run in self.runs], self.body.n)
-                yield sse({**self.header, "choices": [], "usage": found})
-            yield DONE
+                left -= part.finished and not self.runs[part.choice].failed
+                event = sse(self._event(part))
+                yield event if left else Last(event + self._end())
         finally:
             for run in self.runs:
                 run.cancel()
+
+    def _end(self) -> bytes:
+        """What follows the last text."""
+        options = self.body.stream_options
+        if options is None or not options.include_usage:
+            return DONE
+        found = usage([run.request for run in self.runs], self.body.n)
+        return sse({**self.header, "choices": [], "usage": found}) + DONE
 
     def _event(self, part: Part) -> dict[str, Any]:
         request = self.runs[part.choice].request

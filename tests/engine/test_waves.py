@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections.abc import Sequence
-from functools import partial
 from itertools import product
 from typing import Any
 
@@ -13,11 +10,9 @@ import numpy as np
 import pytest
 import riverrun as rr
 from engine_rig import GREEDY, finish
-from held_engine import SECONDS
 from parked_rig import ask, require_cold
 from pass_rig import Watched, card, watched
-from riverrun.engine import driver, parked, sequences
-from riverrun.engine.event import Event
+from riverrun.engine import parked, sequences
 from riverrun.engine.items import BLOCK, FIRST, common_length
 from rollback_rig import stream, tiny
 
@@ -118,33 +113,3 @@ def test_rows_of_sequences_that_begin_at_once_become_zero_together(
         finish(engine)
     assert recurrent and sorted(n for n in written if n in recurrent) == sorted(recurrent)
     assert [r.tokens for r in again] == [r.tokens for r in first]
-
-
-@pytest.mark.parametrize(("patience", "passes"), [(SECONDS, [[9] * 3]), (0.0, None)])
-def test_those_who_come_back_together_share_a_pass(
-    monkeypatch: pytest.MonkeyPatch, patience: float, passes: list[list[int]] | None
-) -> None:
-    """The first of a wave waits for as many as have ended before, as long as others keep coming."""
-    monkeypatch.setattr(driver, "PATIENCE", patience)
-    ends: queue.Queue[Any] = queue.Queue()
-
-    def tell(events: Sequence[Event]) -> None:
-        for event in events:
-            if event.finished:
-                ends.put(event.request)
-
-    model = tiny("llama")
-    with card(monkeypatch, model, 64, prompt_chunk=2048):
-        steps = driver.Driver(watched(model, n_seqs=4), tell, lambda error: None)
-        for held in (True, False):
-            Watched.seen.clear()
-            go = threading.Event()
-            if held:  # so that nobody has ended before all have come
-                steps.between_steps(partial(go.wait, SECONDS))
-            for i in range(3):
-                steps.submit(stream(860 + i, 9), 4, **GREEDY)
-            go.set()
-            assert all(ends.get(timeout=SECONDS).error is None for _ in range(3))
-        assert passes is None or Watched.seen == passes
-        assert sum(map(sum, Watched.seen)) == 27
-        steps.close()
