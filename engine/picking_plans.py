@@ -11,7 +11,7 @@ from ..graph.errors import Unsupported
 from ..models.step import CANDIDATES, NEXT_TOKEN, StepShape
 from .buckets import sequence_buckets
 from .picking import PickingPlan
-from .pieces import Piece, gathered
+from .pieces import Need, Piece, gathered
 from .sequences import Sequences
 
 Key = tuple[int, int, bool]  # sequences, candidates, and whether it gives hidden rows
@@ -42,7 +42,8 @@ class PickingPlans:
                     with suppress(Unsupported):
                         self.of(key)
                 else:
-                    order = int(size > 1), size, candidates, rows
+                    need = Need.SEVERAL if size > 1 else Need.ALONE
+                    order = need, size, candidates, rows
                     pieces.append(Piece(order, partial(self._compiled, key), partial(self.of, key)))
 
     def _compiled(self, key: Key) -> Plan:

@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from enum import IntEnum
 from typing import NamedTuple
+
+
+class Need(IntEnum):
+    """Who needs a plan: a request that is alone, several whoever they are, prompts of some lengths,
+    or rounds of drafts and those of the host."""
+
+    ALONE, SEVERAL, LENGTHS, ROUNDS = range(4)
 
 
 class Piece(NamedTuple):
     """A plan to come. compile: takes longest, from any thread; attach: gives the plan its memory,
-    and records it on a device, between two steps of the engine. order: of pieces the least comes
-    first."""
+    and records it on a device, between two steps of the engine. order: a Need, and what orders
+    those of one; of pieces the least comes first."""
 
     order: tuple[int, ...]
     compile: Callable[[], object]

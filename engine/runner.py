@@ -12,7 +12,7 @@ from ..models.step import Choice, StepShape
 from .bound_step import BoundStep
 from .buckets import MAX_TOKENS, TOKENS, sequence_bucket, token_bucket
 from .draws import Draws
-from .pieces import Piece, gathered
+from .pieces import Need, Piece, gathered
 from .prompts import LEAST_ROWS
 from .session_memory import SessionMemory
 from .session_plan import SessionPlan
@@ -164,8 +164,10 @@ class Runner:
 
 
 def _order(shape: StepShape, kind: str) -> tuple[int, ...]:
-    """What one request runs comes first, then prompts, which all have, the short ones before the
-    long ones, and rounds of the host's and of drafts last, as not all need them."""
-    n, alone = shape.n_tokens, shape.n_seqs == 1
-    stage = (2 if n <= MAX_TOKENS else 3) if kind == "prefill" else 0 if alone else 4
-    return stage, shape.n_seqs, n, shape.hidden, shape.candidates
+    """Of a plan among those to come: short prompts before long ones."""
+    several = shape.n_seqs > 1
+    if kind == "prefill":
+        need = Need.SEVERAL if several else Need.LENGTHS
+    else:
+        need = Need.ROUNDS if several else Need.ALONE
+    return need, shape.n_seqs, shape.n_tokens, shape.hidden, shape.candidates

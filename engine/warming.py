@@ -1,16 +1,19 @@
 """Passes made in advance, so that no request waits for what is compiled, or recorded on a device,
 when sizes come up for the first time.
 
-A few come first, which any request has; with these requests can begin. The others are compiled
-behind them, on another thread, since that takes minutes for some models."""
+Those come first that requests have whatever their lengths and drafts are, alone and in company;
+with these requests can begin. The others are compiled behind them, on another thread, since there
+are hundreds for some models."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
+from ..graph.errors import RiverrunError
 from .buckets import PROMPT_TOKENS
 from .engine import Engine
-from .pieces import Piece, gathering
+from .pieces import Need, Piece, gathering
 from .runner import JOINED_ROWS
 from .sequences import Sequences
 
@@ -22,13 +25,11 @@ def warm_up(engine: Engine) -> None:
     """Compile steps of every number of requests, however their tokens are chosen, and prompts of
     every size of pass, that the engine distinguishes. The engine should be idle; what its sequences
     held is gone."""
-    for piece in warm_first(engine):
-        piece.compile()
-        piece.attach()
+    _make(warm_first(engine))
 
 
 def warm_first(engine: Engine, more: Sequence[Piece] = ()) -> list[Piece]:
-    """Compile what a request has that is alone, elsewhere than on the processor run it, too, and
+    """Compile what any requests have, elsewhere than on the processor run what one has, too, and
     give the pieces of the rest, in the order of their use. The engine should be idle; what its
     sequences held is gone.
 
@@ -51,7 +52,18 @@ def warm_first(engine: Engine, more: Sequence[Piece] = ()) -> list[Piece]:
         sequences.runner.fold_step()
     for seq in range(sequences.n_seqs):
         sequences.clear(seq)
-    return sorted([*more, *found], key=lambda piece: piece.order)
+    pieces = sorted([*more, *found], key=lambda piece: piece.order)
+    first = [piece for piece in pieces if piece.order[0] <= Need.SEVERAL]
+    _make(first)
+    return pieces[len(first) :]
+
+
+def _make(pieces: Sequence[Piece]) -> None:
+    """Compile and attach them; what cannot be made says so to the requests that need it."""
+    for piece in pieces:
+        with suppress(RiverrunError):
+            piece.compile()
+            piece.attach()
 
 
 def _prompt_sizes(sequences: Sequences) -> list[int]:

@@ -14,7 +14,7 @@ from riverrun.engine import driver as driver_module
 from riverrun.engine.driver import Driver
 from riverrun.engine.engine import Engine
 from riverrun.engine.event import Event
-from riverrun.engine.pieces import Piece, gathering
+from riverrun.engine.pieces import Need, Piece, gathering
 from riverrun.engine.warming import warm_first, warm_up
 from riverrun.graph.errors import BackendError
 from spec_rig import speculation
@@ -60,7 +60,8 @@ def test_plans_share_scratch_memory() -> None:
 def test_requests_can_begin_when_little_is_compiled(
     monkeypatch: pytest.MonkeyPatch, kinds: tuple[str, ...]
 ) -> None:
-    """The other plans are pieces, each of which is compiled apart from what attaches it."""
+    """What any requests have is; the other plans are pieces, each of which is compiled apart from
+    what attaches it."""
     model, found = demo(), binds(monkeypatch)
     spec = speculation(kinds, adaptive=True) if kinds else None
     with gathering() as left:
@@ -68,14 +69,14 @@ def test_requests_can_begin_when_little_is_compiled(
     with engine:
         pieces = warm_first(engine, left)
         first = len(found)
-        assert first <= 6
+        assert pieces and all(piece.order[0] > Need.SEVERAL for piece in pieces)
         assert sorted(piece.order for piece in pieces) == [piece.order for piece in pieces]
         for piece in pieces:
             before = len(found)
             piece.compile()
             assert len(found) == before
             piece.attach()
-        assert len(found) > 4 * first
+        assert len(found) > first
         found.clear()
         for choice in CHOICES.values():
             wave(engine, N_SEQS, (1, 5, 100, 60, 2), **choice)
