@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -103,6 +103,7 @@ def chat_prompt(
     chat_template_kwargs: Mapping[str, Any] | None = None,
     continue_final_message: bool | str = False,
     parse_special: bool = True,
+    check: Callable[[str], None] | None = None,
 ) -> ChatPrompt:
     """What a chat template makes of messages.
 
@@ -113,7 +114,7 @@ def chat_prompt(
     variables of the template (enable_thinking=False, ...). continue_final_message: end inside the
     last message's content, or the field named, instead of starting an answer. parse_special=False:
     control tokens that messages, tools and documents spell out are text, and those that the
-    template writes are tokens.
+    template writes are tokens. check: is given the text before that is encoded.
     Raises TemplateError without a template and where it fails, RequestError for arguments of other
     types."""
     if chat_template is not None and not isinstance(chat_template, str):
@@ -130,6 +131,8 @@ def chat_prompt(
         continue_final_message=continue_final_message,
         **named,
     )
+    if check is not None:
+        check(rendered.plain)
     originals = rendered.stand_ins.originals if rendered.stand_ins else None
     tokens = chat_tokens(tokenizer, rendered.text, originals)
     return ChatPrompt(rendered.plain, tokens, end_of_turn(template, tokenizer))

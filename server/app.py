@@ -13,7 +13,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .endpoint import Call, Endpoint, scan_endpoints
 from .failures import ApiError, Shape, as_api_error, openai_error
-from .http import Answer, Stream, parse_json, read_body, send_answer, send_stream, until_gone
+from .http import (
+    Answer,
+    Stream,
+    parse_json,
+    read_body,
+    send_answer,
+    send_early,
+    send_stream,
+    until_gone,
+)
 from .logs import log
 from .safety import Safety
 from .service import Service
@@ -58,7 +67,12 @@ class Dispatch:
             if send.code:
                 log("an answer broke off", error=f"{type(error).__name__}: {error}")
                 return
-            await send_answer(send, _error_answer(_known(error), chosen.error))
+            known = _known(error)
+            answer = _error_answer(known, chosen.error)
+            if known.status == 413:
+                await send_early(send, answer, receive)
+            else:
+                await send_answer(send, answer)
         finally:
             if call is not None:
                 call.leave()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from ..engine.embedding import embed, text_ids
 from ..engine.embedding_options import EmbeddingOptions
 from .failures import bad_request
 from .generating import apart
+from .long_texts import beginning
 from .served import Served
 
 MOST_INPUTS = 2048
@@ -24,9 +26,7 @@ async def embedded(
     texts = given if several else [given]
     if len(texts) > MOST_INPUTS:
         raise bad_request(f"input: at most {MOST_INPUTS} texts, got {len(texts)}", "input")
-    ids = [text_ids(served.model, text, i) for i, text in enumerate(texts)]
-    if cut:
-        ids = [_cut(served, each) for each in ids]
+    ids = await apart(_encoded, served, texts, cut)
     for each in ids:
         served.check_length(each)
     async with served.embedding:
@@ -34,6 +34,18 @@ async def embedded(
     if any(each.ndim != 1 for each in found):
         raise bad_request(f"{served.name} gives a row for each token, not one of a text")
     return found, sum(map(len, ids))
+
+
+def _encoded(served: Served, texts: Sequence[Any], cut: bool) -> list[list[int]]:
+    """The token ids of texts, or of ids as they are."""
+    found = []
+    for i, text in enumerate(texts):
+        far = beginning(served, text) if isinstance(text, str) else None
+        if far is not None and not cut:
+            raise served.too_long(far[1], "at least ")
+        ids = text_ids(served.model, text if far is None else far[0], i)
+        found.append(_cut(served, ids) if cut else ids)
+    return found
 
 
 def _cut(served: Served, ids: list[int]) -> list[int]:

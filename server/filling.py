@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .failures import bad_request
+from .long_texts import LEAST
 from .served import Served
 
 
@@ -30,8 +31,10 @@ def fill_in(
         return tokenizer.encode(text, add_special=False) if text else []
 
     room = served.n_ctx - served.n_ctx // 4 - 8
-    behind = ids(after)[: room // 4]
-    ahead = ids(before)[-(room - len(behind)) :]
+    # What is further from the hole than that many characters is not encoded: it would be cut off.
+    near = max(LEAST, 8 * room)
+    behind = ids(after[:near])[: room // 4]
+    ahead = ids(before[-near:])[-(room - len(behind)) :]
     inner = [roles["pre"], *ahead, roles["suf"], *behind, roles["mid"], *ids(prompt)]
     first = [tokenizer.bos_id] if tokenizer.add_bos and tokenizer.bos_id is not None else []
     return [*first, *_others(served, extra, room - len(inner)), *inner]

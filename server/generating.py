@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from ..engine.items import checked_ids
 from .failures import as_api_error, bad_request, openai_error
 from .http import sse
+from .long_texts import check_text
 from .served import Served
 from .service import Service
 from .wire.sampling import Sampling
@@ -54,11 +55,13 @@ def tokens_of(served: Served, prompt: Any) -> list[int]:
     """The token ids of one prompt: a text, or a list of ids and texts."""
     model = served.model
     if isinstance(prompt, str):
+        check_text(served, prompt)
         return model.tokenize(prompt)
     if isinstance(prompt, list) and any(isinstance(part, str) for part in prompt):
         found = list[int]()
         for i, part in enumerate(prompt):
             if isinstance(part, str):
+                check_text(served, part)
                 found += model.tokenizer.encode(part, add_special=i == 0, parse_special=True)
             else:
                 found += checked_ids([part], model.n_vocab)

@@ -16,6 +16,7 @@ from .failures import ApiError, bad_request
 
 JSON, SSE, NDJSON = "application/json", "text/event-stream", "application/x-ndjson"
 QUIET = 10.0  # seconds; what stands between client and server may close what is quiet for 30
+LINGER = 5.0  # seconds for which a body that was refused is read on
 
 
 @dataclass
@@ -136,10 +137,34 @@ async def _disconnected(receive: Receive) -> None:
 
 async def send_answer(send: Send, answer: Answer, head_only: bool = False) -> None:
     """Send a whole response."""
+    body = await _begin(send, answer)
+    await send({"type": "http.response.body", "body": b"" if head_only else body})
+
+
+async def send_early(send: Send, answer: Answer, receive: Receive) -> None:
+    """Send a whole response while the request's body still comes. That is read on and forgotten
+    for some seconds: a client that sends all of it before it reads would find its connection reset
+    instead of the response."""
+    body = await _begin(send, answer)
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+    with contextlib.suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(_pass_over(receive), LINGER)
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _begin(send: Send, answer: Answer) -> bytes:
+    """Send a response's head. Returns its body."""
     body = answer.encoded()
     headers = {"Content-Type": answer.media_type, "Content-Length": str(len(body))}
     await _start(send, answer.status, {**headers, **answer.headers})
-    await send({"type": "http.response.body", "body": b"" if head_only else body})
+    return body
+
+
+async def _pass_over(receive: Receive) -> None:
+    """Until a request's body, or its connection, has ended."""
+    more = True
+    while more:
+        more = (await receive()).get("more_body", False)
 
 
 async def send_stream(send: Send, stream: Stream) -> None:

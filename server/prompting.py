@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from ..engine.chat import ChatPrompt
@@ -12,6 +13,7 @@ from ..engine.constraints import Constraint, ReasoningBudget
 from ..models.chat.output import OutputFormat, OutputParser, format_for
 from ..models.tokenizer import TokenType
 from .failures import bad_request
+from .long_texts import check_text
 from .served import Served
 
 TAIL = 1 << 16  # characters of a prompt's end that tell whether reasoning has begun
@@ -87,7 +89,7 @@ def prepare(served: Served, chat: Chat) -> Prepared:
     """Render a chat and compile what its answer must conform to. Takes its time: for a thread.
     Raises RequestError and ApiError for what cannot be honoured."""
     model, tools = served.model, chat.offered
-    rendered = render(served, chat)
+    rendered = render(served, chat, partial(check_text, served))
     template = model.source.chat_templates.choose(chat.template, tools is not None)
     found = format_for(template.source, model.tokenizer.control_texts)
     constraint = _constraint(served, chat, found, rendered.text, tools)
@@ -102,9 +104,9 @@ def prepare(served: Served, chat: Chat) -> Prepared:
     return Prepared(rendered.text, rendered.tokens, options, chat, found)
 
 
-def render(served: Served, chat: Chat) -> ChatPrompt:
-    """The prompt that a chat becomes. Takes its time: for a thread. Raises what `prepare` raises
-    but for what an answer must conform to."""
+def render(served: Served, chat: Chat, check: Callable[[str], None] | None = None) -> ChatPrompt:
+    """The prompt that a chat becomes. check: is given its text before that is encoded. Takes its
+    time: for a thread. Raises what `prepare` raises but for what an answer must conform to."""
     return served.model.chat_prompt(
         [_message(message, i) for i, message in enumerate(chat.messages)],
         tools=chat.offered,
@@ -112,6 +114,7 @@ def render(served: Served, chat: Chat) -> ChatPrompt:
         chat_template=chat.template,
         chat_template_kwargs=chat.template_kwargs,
         continue_final_message=chat.continues,
+        check=check,
     )
 
 

@@ -180,14 +180,19 @@ class Served:
         if not tokens:
             raise ApiError(400, "the prompt has no tokens; give at least one")
         if len(tokens) > self.n_ctx:
-            raise ApiError(
-                400,
-                f"the prompt has {len(tokens)} tokens, and the context {self.n_ctx}; shorten it, "
-                "or serve with a larger context (-c)",
-                "exceed_context_size_error",
-                code="context_length_exceeded",
-                more={"n_prompt_tokens": len(tokens), "n_ctx": self.n_ctx},
-            )
+            raise self.too_long(len(tokens))
+
+    def too_long(self, n: int, least: str = "") -> ApiError:
+        """The error of a prompt of n tokens, more than the context holds. least: words before
+        their number."""
+        return ApiError(
+            400,
+            f"the prompt has {least}{n} tokens, and the context {self.n_ctx}; shorten it, or serve "
+            "with a larger context (-c)",
+            "exceed_context_size_error",
+            code="context_length_exceeded",
+            more={"n_prompt_tokens": n, "n_ctx": self.n_ctx},
+        )
 
     def submit(self, tokens: Sequence[int], max_tokens: int, **options: Any) -> Running:
         """A request for the text behind these tokens; options: those of `Engine.submit`.

@@ -8,6 +8,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from ...graph.errors import RequestError
+from .heap import give_back
 from .partition import Partition
 from .special import Specials
 from .stream import PieceReader, StreamDecoder
@@ -16,6 +17,9 @@ from .vocab import TokenType, Vocab, warn
 _SILENT = (TokenType.UNKNOWN, TokenType.CONTROL)
 _VERBATIM = (*_SILENT, TokenType.USER_DEFINED)
 _BOUNDARY = (TokenType.CONTROL, TokenType.USER_DEFINED)
+# Characters of a text from which on libraries use, and free, so much memory (200 bytes for one of
+# the text) that it is worth milliseconds to have it back.
+_LARGE = 1 << 18
 _SHORTENED = ("'s", "'m", "'re", "'ve")
 
 
@@ -113,6 +117,8 @@ class Tokenizer(ABC):
             if ids[-1:] == [end]:
                 warn(self.source, "the text ends with the token that encoding puts behind it")
             ids.append(end)
+        if len(text) >= _LARGE:
+            give_back()
         return ids
 
     def decode(self, ids: Iterable[int], special: bool = False, clean: bool = False) -> str:

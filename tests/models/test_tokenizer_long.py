@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import threading
 import time
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 
 import pytest
 from paths import DEMO, shared
@@ -84,6 +87,19 @@ def test_a_megabyte_of_spm_text(char: str) -> None:
     text = char * (1_000_000 // len(char.encode()))
     ids = on_a_small_stack(lambda: tokenizer.encode(text))
     assert tokenizer.decode(ids) == text
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="needs glibc")
+def test_a_long_text_leaves_no_memory_behind() -> None:
+    tokenizer, _ = demo()
+    before = resident()
+    assert len(tokenizer.encode("a " * 1_000_000)) > 1_000_000
+    # Unless it is given back, some 300 MB stay.
+    assert resident() - before < 100 << 20
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
 def test_long_texts_of_special_tokens() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import threading
 import time
@@ -349,14 +350,23 @@ def test_colours_and_keys(page: Page) -> None:
     assert page.driver.switch_to.active_element.get_attribute("id") == "prompt"
 
 
+@contextlib.contextmanager
+def window(page: Page, width: int) -> Iterator[None]:
+    """The page in a window of that width; a phone's below 500."""
+    sizes = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": width < 500}
+    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", sizes)
+    try:
+        yield
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
 @pytest.mark.parametrize("width", [390, 1280])
 def test_nothing_is_wider_than_the_window(width: int, page: Page) -> None:
     long = "x" * 300
     text = f"{long}\n\n```\n{long}\n```\n\n| a | b |\n|--|--|\n| {long} | {long} |\n"
     page.world.answer = lambda body: told([(text, None)])
-    sizes = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": width < 500}
-    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", sizes)
-    try:
+    with window(page, width):
         page.say(long)
         page.answered()
         page.press("Server")
@@ -366,8 +376,23 @@ def test_nothing_is_wider_than_the_window(width: int, page: Page) -> None:
         script = "const s = document.getElementById('scroll'); return s.scrollWidth - s.clientWidth"
         assert page.driver.execute_script(script) <= 0
         assert page.one("#send").is_displayed()
-    finally:
-        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_words_of_tables_are_not_broken(width: int, page: Page) -> None:
+    words = ["quicksort", "mergesort", "heapsort", "insertion", "selection", "bubblesort"]
+    rows = [words, ["--"] * len(words), [*words[:-1], "many words that take the room " * 9]]
+    text = "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    page.world.answer = lambda body: told([(text, None)])
+    with window(page, width):
+        page.say("go")
+        page.answered()
+        script = (
+            "return [...document.querySelectorAll('.assistant th')].map((cell) => {"
+            " const all = document.createRange(); all.selectNodeContents(cell);"
+            " return new Set([...all.getClientRects()].map((line) => line.top)).size; })"
+        )
+        assert page.driver.execute_script(script) == [1] * len(words)
 
 
 def test_with_the_real_server(driver: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -99,6 +100,35 @@ def test_a_body_over_the_limit_is_a_413(server: Server) -> None:
             yield b" " * 1000
 
     assert server.client.post(TEXT, content=parts()).status_code == 413
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["announced", "chunked"])
+def test_a_client_that_sends_before_it_reads_is_told(server: Server, chunked: bool) -> None:
+    """Its connection is not reset while more of the body comes than sockets hold."""
+    host, port = server.url.removeprefix("http://").split(":")
+    size = 32 << 20
+    length = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {size}"
+    head = f"POST {TEXT} HTTP/1.1\r\nHost: {host}\r\nx-api-key: secret\r\n{length}\r\n\r\n"
+    with socket.create_connection((host, int(port)), timeout=60) as ours:
+        body = b"%x\r\n%b\r\n0\r\n\r\n" % (size, b" " * size) if chunked else b" " * size
+        ours.sendall(head.encode() + body)
+        answer = b"".join(iter(lambda: ours.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 413") and b"--max-body" in answer
+
+
+@pytest.mark.parametrize("more", [b"a", b"a\r\nX: "], ids=["line", "lines"])
+def test_a_head_without_end_ends_its_connection(server: Server, more: bytes) -> None:
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=60) as ours:
+        ours.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX: ")
+        with pytest.raises(ConnectionError):
+            for _ in range(256):
+                ours.sendall(more * (1 << 17))
+
+
+def test_a_long_head_is_read(server: Server) -> None:
+    headers = {f"X-{i}": "a" * 1000 for i in range(60)}
+    assert server.client.get("/health", headers=headers).status_code == 200
 
 
 @pytest.mark.parametrize("key", ["", "Bearer wrong", "Basic secret", "Bearer sécret"])
