@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -171,7 +172,9 @@ class Prompting:
             request.changing = work.last and not request.tokens
         try:
             found = self.sequences.evaluate(items, hidden=hidden, kind=kind)
-        except RiverrunError:
+        except RiverrunError as error:
+            message = f"a pass over {len(items)} prompts failed, so each has its own: {error}"
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
             return False
         at = 0
         for i, (request, part) in enumerate(zip(requests, parts, strict=True)):
