@@ -15,7 +15,7 @@ from .data import HostTensor, host_tensor
 from .dtype import DType, f32
 from .errors import GraphError
 from .leaves import Constant, Input, Leaf, State, leaf_spec
-from .node import Node, Value
+from .node import Node, Value, specs_of
 from .op import OPS, Op, inferred, make_op
 from .opmethods import OpMethods
 from .printing import to_text
@@ -100,7 +100,7 @@ class Graph(OpMethods):
         op.require_inputs(inputs)
         label = ".".join([*self._scope, name]) if name else ".".join(self._scope)
         try:
-            specs = inferred(op, tuple(v.spec if v is not None else None for v in inputs))
+            specs = inferred(op, specs_of(inputs))
         except GraphError as error:
             place = f"node {len(self.nodes)}" + (f" {label!r}" if label else "")
             raise type(error)(f"{error} [{place}, {where}]") from None
@@ -117,7 +117,9 @@ class Graph(OpMethods):
             return self._call(OPS[op_name], args, name, rest)
 
         op_name = name
-        return documented(call, OPS[op_name])
+        # A model's layers ask for the same methods again and again.
+        made = self.__dict__[name] = documented(call, OPS[op_name])
+        return made
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *OPS})
@@ -139,8 +141,7 @@ class Graph(OpMethods):
     ) -> Any:
         inputs, attributes = bind_arguments(cls, args, rest)
         node = self.apply(make_op(cls.name, attributes), inputs, name)
-        values = tuple(node.value(i) for i in range(len(node.specs)))
-        return values if len(values) > 1 else values[0]
+        return node.values if len(node.values) > 1 else node.values[0]
 
     def add_leaf(self, op: Leaf, name: str) -> Value:
         """A leaf with this op, under a name that none has yet; raises GraphError for one taken."""
@@ -211,16 +212,14 @@ def bind_arguments(
         if any(a is None for a in args):
             raise GraphError(f"{cls.name}: input {args.index(None)} is missing; got None")
         return args, attributes
-    names = [n.rstrip("?") for n in cls.inputs]
+    names, inputs = cls.input_names(), list(args)
     if len(args) > len(names):
         raise GraphError(f"{cls.name}: takes {', '.join(cls.inputs)}; got {len(args)} inputs")
-    given: dict[str, Value | None] = dict(zip(names, args, strict=False))
-    for name in names:
+    for name in names[: len(args)]:
         if name in attributes:
-            if name in given:
-                raise GraphError(f"{cls.name}: input {name!r} given twice")
-            given[name] = attributes.pop(name)
-    for declared, name in zip(cls.inputs, names, strict=True):
-        if given.get(name) is None and not declared.endswith("?"):
-            raise GraphError(f"{cls.name}: input {name!r} is missing; it takes {cls.inputs}")
-    return tuple(given.get(n) for n in names), attributes
+            raise GraphError(f"{cls.name}: input {name!r} given twice")
+    inputs += [attributes.pop(name, None) for name in names[len(args) :]]
+    for at, value in enumerate(inputs):
+        if value is None and not cls.inputs[at].endswith("?"):
+            raise GraphError(f"{cls.name}: input {names[at]!r} is missing; it takes {cls.inputs}")
+    return tuple(inputs), attributes

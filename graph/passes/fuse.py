@@ -12,7 +12,7 @@ from typing import Any
 from ..builder import Graph
 from ..errors import GraphError
 from ..fusion import Fusion, Uses, label
-from ..node import Node, Value
+from ..node import Node, Value, specs_of
 from ..op import OPS, Op, inferred, make_op
 from ..spec import TensorSpec
 from ..verify import verify
@@ -58,7 +58,7 @@ def _candidates(graph: Graph, ops: list[type[Op]], uses: Uses) -> list[Fusion]:
 
 
 def _specs(op: Op, inputs: tuple[Value | None, ...]) -> tuple[TensorSpec, ...]:
-    return inferred(op, tuple(v.spec if v is not None else None for v in inputs))
+    return inferred(op, specs_of(inputs))
 
 
 @dataclass(frozen=True, eq=False)
