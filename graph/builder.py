@@ -23,12 +23,15 @@ from .signatures import documented
 from .spec import TensorSpec
 
 _OWN = os.path.dirname(__file__) + os.sep
+_HERE = globals()
 
 
 def _caller() -> str:
     """file:line of the nearest frame outside this package, for error messages."""
     frame = sys._getframe(1)
-    while frame and frame.f_code.co_filename.startswith(_OWN):
+    while frame and (
+        frame.f_globals is _HERE or frame.f_code.co_filename.startswith(_OWN)
+    ):
         frame = frame.f_back  # type: ignore[assignment]
     if frame is None:
         return ""
@@ -170,9 +173,10 @@ class Graph(OpMethods):
             self.leaves[made.name] = made
         return made
 
-    def copy(self) -> Graph:
-        """Another graph of the same nodes, which what is added to this one leaves as it is."""
-        made = Graph(self.name)
+    def copy(self, name: str | None = None) -> Graph:
+        """Another graph of the same nodes, which what is added to this one leaves as it is. name:
+        another one than this graph has."""
+        made = Graph(self.name if name is None else name)
         made.nodes, made.outputs = list(self.nodes), dict(self.outputs)
         made.data, made.leaves = dict(self.data), dict(self.leaves)
         return made
@@ -215,7 +219,7 @@ def bind_arguments(
     names, inputs = cls.input_names(), list(args)
     if len(args) > len(names):
         raise GraphError(f"{cls.name}: takes {', '.join(cls.inputs)}; got {len(args)} inputs")
-    for name in names[: len(args)]:
+    for name in names[: len(args)] if attributes else ():
         if name in attributes:
             raise GraphError(f"{cls.name}: input {name!r} given twice")
     inputs += [attributes.pop(name, None) for name in names[len(args) :]]

@@ -10,11 +10,13 @@ from .op import Op
 from .spec import TensorSpec
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False, slots=True)
 class Node:
     """One op applied to values. id is its place in the graph; where, the line that built it.
 
-    values: the outputs; is_leaf: it is an input, a constant or a state."""
+    values: the outputs; is_leaf: it is an input, a constant or a state. Nodes are made by the ten
+    thousand, which takes three times as long where the class refuses to be written to; still
+    nobody may: another node is made with dataclasses.replace."""
 
     id: int
     op: Op
@@ -26,9 +28,8 @@ class Node:
     is_leaf: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        values = tuple([_output(self, index) for index in range(len(self.specs))])
-        object.__setattr__(self, "values", values)
-        object.__setattr__(self, "is_leaf", isinstance(self.op, Leaf))
+        self.values = tuple([_output(self, index) for index in range(len(self.specs))])
+        self.is_leaf = isinstance(self.op, Leaf)
 
     def value(self, index: int = 0) -> Value:
         """The output with this index."""
@@ -57,11 +58,11 @@ class Node:
         return " ".join(parts) + (f", {self.where}" if self.where else "")
 
 
-@dataclass(frozen=True, eq=False, init=False, slots=True)
 class Value:
-    """One output of a node. There is one object for each, so that values are told apart, and found
-    in sets and mappings, as objects are."""
+    """One output of a node, by its index. There is one object for each, so that values are told
+    apart, and found in sets and mappings, as objects are."""
 
+    __slots__ = ("index", "node")
     node: Node
     index: int
 
@@ -91,8 +92,7 @@ class Value:
 
 def _output(node: Node, index: int) -> Value:
     made = object.__new__(Value)
-    object.__setattr__(made, "node", node)
-    object.__setattr__(made, "index", index)
+    made.node, made.index = node, index
     return made
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 from .dtype import DType, dtype, f32
@@ -32,6 +32,7 @@ class TensorSpec:
     shape: tuple[int, ...]
     dtype: DType = f32
     strides: tuple[int, ...] | None = None
+    _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if len(self.shape) > MAX_RANK:
@@ -39,10 +40,12 @@ class TensorSpec:
         if self.shape and min(self.shape) < 0:
             raise ShapeError(f"negative extent in shape {self.shape}")
         if self.strides is not None:
-            self._simplify(self.strides)
+            object.__setattr__(self, "strides", self._compared(self.strides))
+        # Kept, since specs are parts of many keys.
+        object.__setattr__(self, "_hash", hash((self.shape, self.dtype, self.strides)))
 
-    def _simplify(self, strides: tuple[int, ...]) -> None:
-        """Strides as they are compared: None where they say no more than the shape."""
+    def _compared(self, strides: tuple[int, ...]) -> tuple[int, ...] | None:
+        """Strides as specs are compared by them: None where they say no more than the shape."""
         if len(strides) != len(self.shape):
             raise ShapeError(f"shape {self.shape} takes as many strides, got {strides}")
         plain = contiguous_strides(self.shape, self.dtype)
@@ -51,14 +54,10 @@ class TensorSpec:
             p if n == 1 else s for n, s, p in zip(self.shape, strides, plain, strict=True)
         )
         same = used == plain or self.size == 0
-        object.__setattr__(self, "strides", None if same else used)
+        return None if same else used
 
     def __hash__(self) -> int:
-        # Kept, since specs are parts of many keys.
-        kept: int | None = self.__dict__.get("_hash")
-        if kept is None:
-            kept = self.__dict__["_hash"] = hash((self.shape, self.dtype, self.strides))
-        return kept
+        return self._hash
 
     @property
     def rank(self) -> int:
