@@ -249,9 +249,10 @@ class NativeBackend(Backend):
 
     def _layouts(self, node: Node, read: Container[tuple[str, int]]) -> list[list[int]]:
         """The layouts of all inputs to try, in order. read: packed constants that there are."""
-        names = [n.strip("?*") for n in node.op.inputs]
         plain = [PLAIN] * len(node.inputs)
-        tried = []
+        if not node.op.constants:
+            return [plain]
+        names, tried = node.op.input_names(), []
         for layout in self.packed_layouts:
             packed = list(plain)
             for i, value in enumerate(node.inputs):

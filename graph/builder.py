@@ -101,7 +101,7 @@ class Graph(OpMethods):
             if value is not None:
                 self._own(value)
         op.require_inputs(inputs)
-        label = ".".join([*self._scope, name]) if name else ".".join(self._scope)
+        label = ".".join([*self._scope, name] if name else self._scope)
         try:
             specs = inferred(op, specs_of(inputs))
         except GraphError as error:

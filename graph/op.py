@@ -263,23 +263,22 @@ def _written_places(cls: type[Op]) -> tuple[tuple[int, int], ...]:
     return tuple((outputs.index(out), names.index(of)) for out, of in cls.writes.items())
 
 
-def _exact(values: tuple[Any, ...]) -> tuple[object, ...]:
+def _exact(attributes: dict[str, Any]) -> tuple[object, ...]:
     """What attributes are compared by: as they are written, and by their types. 0.0 equals -0.0,
     and 1 equals True, but kernels tell them apart."""
-    return (repr(values), *map(type, values))
+    return (repr(attributes), *map(type, attributes.values()))
 
 
 def _same(op: Op, other: object) -> bool:
     if op is other or type(op) is not type(other):
         return op is other
-    mine, others = (tuple(o.attributes().values()) for o in (op, other))  # type: ignore[attr-defined]
-    return _exact(mine) == _exact(others)
+    return _exact(op.attributes()) == _exact(other.attributes())  # type: ignore[attr-defined]
 
 
 def _kept_hash(op: Op) -> int:
     kept: int | None = op.__dict__.get("_hash")
     if kept is None:
-        kept = op.__dict__["_hash"] = hash(_exact(tuple(op.attributes().values())))
+        kept = op.__dict__["_hash"] = hash(_exact(op.attributes()))
     return kept
 
 
@@ -331,7 +330,7 @@ def make_op(name: str, attributes: dict[str, Any]) -> Op:
     if cls is None:
         raise GraphError(f"no op is called {name!r}; known: {', '.join(sorted(OPS))}")
     # A model's layers, and the sizes that it is compiled for, ask for the same again and again.
-    key = (cls, *attributes, *_exact(tuple(attributes.values())))
+    key = (cls, *_exact(attributes))
     made = _MADE.get(key)
     if made is None:
         made = _new_op(cls, attributes)
