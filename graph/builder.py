@@ -29,9 +29,7 @@ _HERE = globals()
 def _caller() -> str:
     """file:line of the nearest frame outside this package, for error messages."""
     frame = sys._getframe(1)
-    while frame and (
-        frame.f_globals is _HERE or frame.f_code.co_filename.startswith(_OWN)
-    ):
+    while frame and (frame.f_globals is _HERE or frame.f_code.co_filename.startswith(_OWN)):
         frame = frame.f_back  # type: ignore[assignment]
     if frame is None:
         return ""

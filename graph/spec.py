@@ -50,9 +50,7 @@ class TensorSpec:
             raise ShapeError(f"shape {self.shape} takes as many strides, got {strides}")
         plain = contiguous_strides(self.shape, self.dtype)
         # The stride of an axis with one element is never used, so layouts compare without it.
-        used = tuple(
-            p if n == 1 else s for n, s, p in zip(self.shape, strides, plain, strict=True)
-        )
+        used = tuple(p if n == 1 else s for n, s, p in zip(self.shape, strides, plain, strict=True))
         same = used == plain or self.size == 0
         return None if same else used
 

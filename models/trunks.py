@@ -1,4 +1,4 @@
-"""Graphs that begin alike, built once: steps of the same sizes differ in what follows the layers."""
+"""Graphs that begin alike, built once: steps of the same sizes differ in what follows layers."""
 
 from __future__ import annotations
 
