@@ -88,9 +88,9 @@ def _last_uses(graph: Graph, roots: dict[Value, tuple[Value, int]]) -> dict[Valu
     for node in graph.nodes:
         for value in node.values:
             last[roots[value][0]] = node.id
-        for value in node.inputs:
-            if value is not None:
-                last[roots[value][0]] = node.id
+        for read in node.inputs:
+            if read is not None:
+                last[roots[read][0]] = node.id
     for value in graph.outputs.values():
         last[roots[value][0]] = len(graph.nodes)
     return last

@@ -175,18 +175,18 @@ class Op:
     @classmethod
     def input_names(cls, count: int | None = None) -> list[str]:
         """The name of each of `count` inputs, of all by default; several where one is variadic."""
-        names = _input_names(cls)
+        names = _input_names(cls)  # type: ignore[arg-type]
         last = len(names) - 1
         return list(names) if count is None else [names[min(i, last)] for i in range(count)]
 
     @classmethod
     def written_places(cls) -> tuple[tuple[int, int], ...]:
         """`writes` by number: (output, input)."""
-        return _written_places(cls)
+        return _written_places(cls)  # type: ignore[arg-type]
 
     def attributes(self) -> dict[str, Any]:
         """Attribute values by name, in declaration order."""
-        return {name: getattr(self, name) for name in fields_of(type(self))}
+        return {name: getattr(self, name) for name in fields_of(type(self))}  # type: ignore[arg-type]
 
     def require_inputs(self, inputs: Sequence[object | None]) -> None:
         """Raise GraphError unless there are as many inputs as declared, and none missing."""
@@ -272,13 +272,17 @@ def _exact(attributes: dict[str, Any]) -> tuple[object, ...]:
 def _same(op: Op, other: object) -> bool:
     if op is other or type(op) is not type(other):
         return op is other
-    return _exact(op.attributes()) == _exact(other.attributes())  # type: ignore[attr-defined]
+    return _kept(op) == _kept(other)
 
 
 def _kept_hash(op: Op) -> int:
-    kept: int | None = op.__dict__.get("_hash")
+    return hash(_kept(op))
+
+
+def _kept(op: Op) -> tuple[object, ...]:
+    kept: tuple[object, ...] | None = op.__dict__.get("_kept")
     if kept is None:
-        kept = op.__dict__["_hash"] = hash(_exact(op.attributes()))
+        kept = op.__dict__["_kept"] = _exact(op.attributes())
     return kept
 
 
@@ -342,7 +346,7 @@ def make_op(name: str, attributes: dict[str, Any]) -> Op:
 
 def _new_op(cls: type[Op], attributes: dict[str, Any]) -> Op:
     name = cls.name
-    fields = fields_of(cls)
+    fields = fields_of(cls)  # type: ignore[arg-type]
     unknown = sorted(attributes.keys() - fields.keys())
     if unknown:
         raise AttributeValueError(

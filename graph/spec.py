@@ -57,6 +57,10 @@ class TensorSpec:
     def __hash__(self) -> int:
         return self._hash
 
+    def __reduce__(self) -> tuple[type[TensorSpec], tuple[object, ...]]:
+        # Hashes of texts, which are part of it, differ between processes.
+        return TensorSpec, (self.shape, self.dtype, self.strides)
+
     @property
     def rank(self) -> int:
         """The number of axes."""
