@@ -306,6 +306,10 @@ class _Fusing:
     def __init__(self, backend: NativeBackend, exact: bool) -> None:
         self.backend, self.exact = backend, exact
         self._ranks: dict[Node, tuple[bool, int] | None] = {}
+        self._best: dict[str, tuple[bool, int]] = {}
+        for kernel in backend.kernels:
+            best = self._best.get(kernel["op"], (True, 0))
+            self._best[kernel["op"]] = max(best, (True, kernel["priority"]))
 
     def takes(self, node: Node, parts: Sequence[Node]) -> bool:
         """Whether a kernel takes a node, and is no worse than those of the nodes it stands for: as
@@ -313,7 +317,9 @@ class _Fusing:
         rank = self._rank(node)
         if rank is None or len(parts) == 1:
             return rank is not None
-        others = [self._rank(part) for part in parts]
+        # Most parts are of ops none of whose kernels is better.
+        doubtful = [part for part in parts if rank < self._best.get(part.op.name, rank)]
+        others = [self._rank(part) for part in doubtful]
         return all(other is None or rank >= other for other in others)
 
     def _rank(self, node: Node) -> tuple[bool, int] | None:

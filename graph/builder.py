@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from html import escape
+from types import MethodType
 from typing import Any
 
 import numpy as np
@@ -114,13 +115,7 @@ class Graph(OpMethods):
             known = ", ".join(sorted(OPS)) or "none yet, import riverrun.ops"
             raise AttributeError(f"Graph has no op or attribute {name!r}; ops: {known}")
 
-        def call(*args: Value | None, name: str = "", **rest: Any) -> Any:
-            return self._call(OPS[op_name], args, name, rest)
-
-        op_name = name
-        # A model's layers ask for the same methods again and again.
-        made = self.__dict__[name] = documented(call, OPS[op_name])
-        return made
+        return MethodType(_method(OPS[name]), self)  # type: ignore[arg-type]
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *OPS})
@@ -136,13 +131,6 @@ class Graph(OpMethods):
     def _repr_html_(self) -> str:
         """The text form, for notebooks."""
         return f'<pre style="max-height: 30em; overflow: auto">{escape(to_text(self))}</pre>'
-
-    def _call(
-        self, cls: type[Op], args: tuple[Value | None, ...], name: str, rest: Mapping[str, Any]
-    ) -> Any:
-        inputs, attributes = bind_arguments(cls, args, rest)
-        node = self.apply(make_op(cls.name, attributes), inputs, name)
-        return node.values if len(node.values) > 1 else node.values[0]
 
     def add_leaf(self, op: Leaf, name: str) -> Value:
         """A leaf with this op, under a name that none has yet; raises GraphError for one taken."""
@@ -188,6 +176,18 @@ class Graph(OpMethods):
         node = value.node
         if node.id >= len(self.nodes) or self.nodes[node.id] is not node:
             raise GraphError(f"{value!r} belongs to another graph than {self.name!r}")
+
+
+@cache
+def _method(cls: type[Op]) -> Callable[..., Any]:
+    """The builder's method for an op."""
+
+    def call(graph: Graph, /, *args: Value | None, name: str = "", **rest: Any) -> Any:
+        inputs, attributes = bind_arguments(cls, args, rest)
+        node = graph.apply(make_op(cls.name, attributes), inputs, name)
+        return node.values if len(node.values) > 1 else node.values[0]
+
+    return documented(call, cls)
 
 
 class _Scope:
