@@ -27,6 +27,7 @@ FUSE = "RIVERRUN_FUSE"  # 0: nodes run as the graph has them
 PLAIN = 0  # the layout of the file
 _GROUP = 16  # rows that a packed layout interleaves
 _PIECE = 1 << 22  # bytes of a weight that are packed at a time
+_MOST_CHOICES = 4096  # that a backend remembers
 _U8_ID = 1000  # the C ABI's id for a type that ggml has none for
 
 
@@ -181,6 +182,7 @@ class NativeBackend(Backend):
     table: Any  # its table of kernels
     packed_layouts: Sequence[int] = ()  # that constants are offered in before the plain one
     packs_tables = False  # whether those of which single rows are read are offered so, too
+    _choices: dict[Any, Choice]
 
     @abstractmethod
     def native_plan(self, steps: list[tuple[Any, ...]], n_buffers: int) -> Any:
@@ -188,7 +190,7 @@ class NativeBackend(Backend):
 
     def use(self, table: Any) -> None:
         """Take the kernels of a table."""
-        self.table, self.kernels = table, table.rows()
+        self.table, self.kernels, self._choices = table, table.rows(), {}
 
     @property
     def row_exact(self) -> bool:
@@ -218,6 +220,23 @@ class NativeBackend(Backend):
         reads single rows packed only where their name and layout are among `packed`, unless the
         backend packs tables. exact: kernels that are not row-exact only where no other takes the
         node."""
+        if node.op.looked_up and not self.packs_tables:
+            return self._choose(node, exact, packed)
+        # A model's layers, and the fusing of their nodes, ask the same again and again.
+        constants: tuple[bool, ...] = ()
+        if node.op.constants:
+            constants = tuple([v is not None and v.node.op.name == "constant" for v in node.inputs])
+        layouts = tuple(self.packed_layouts)
+        key = (node.op, node.input_specs(), node.specs, constants, layouts, exact)
+        choice = self._choices.get(key)
+        if choice is None:
+            choice = self._choose(node, exact, packed)
+            if len(self._choices) >= _MOST_CHOICES:
+                self._choices.clear()
+            self._choices[key] = choice
+        return choice
+
+    def _choose(self, node: Node, exact: bool, packed: Container[tuple[str, int]]) -> Choice:
         why = ""
         for layouts in self._layouts(node, packed):
             inputs = [_describe(s, at) for s, at in zip(node.input_specs(), layouts, strict=True)]
@@ -230,9 +249,10 @@ class NativeBackend(Backend):
 
     def _layouts(self, node: Node, read: Container[tuple[str, int]]) -> list[list[int]]:
         """The layouts of all inputs to try, in order. read: packed constants that there are."""
-        names = [n.strip("?*") for n in node.op.inputs]
         plain = [PLAIN] * len(node.inputs)
-        tried = []
+        if not node.op.constants:
+            return [plain]
+        names, tried = node.op.input_names(), []
         for layout in self.packed_layouts:
             packed = list(plain)
             for i, value in enumerate(node.inputs):
@@ -285,7 +305,11 @@ class _Fusing:
 
     def __init__(self, backend: NativeBackend, exact: bool) -> None:
         self.backend, self.exact = backend, exact
-        self._ranks: dict[Any, tuple[bool, int] | None] = {}
+        self._ranks: dict[Node, tuple[bool, int] | None] = {}
+        self._best: dict[str, tuple[bool, int]] = {}
+        for kernel in backend.kernels:
+            best = self._best.get(kernel["op"], (True, 0))
+            self._best[kernel["op"]] = max(best, (True, kernel["priority"]))
 
     def takes(self, node: Node, parts: Sequence[Node]) -> bool:
         """Whether a kernel takes a node, and is no worse than those of the nodes it stands for: as
@@ -293,15 +317,14 @@ class _Fusing:
         rank = self._rank(node)
         if rank is None or len(parts) == 1:
             return rank is not None
-        others = [self._rank(part) for part in parts]
+        # Most parts are of ops none of whose kernels is better.
+        doubtful = [part for part in parts if rank < self._best.get(part.op.name, rank)]
+        others = [self._rank(part) for part in doubtful]
         return all(other is None or rank >= other for other in others)
 
     def _rank(self, node: Node) -> tuple[bool, int] | None:
-        # A model's layers ask the same again and again.
-        leaves = tuple(v is not None and v.node.op.name == "constant" for v in node.inputs)
-        key = (node.op, node.input_specs(), node.specs, leaves)
-        if key not in self._ranks:
+        if node not in self._ranks:
             kernel = self.backend.choose(node, self.exact).kernel
             exact = not self.exact or (kernel is not None and kernel.row_exact)
-            self._ranks[key] = None if kernel is None else (exact, kernel.priority)
-        return self._ranks[key]
+            self._ranks[node] = None if kernel is None else (exact, kernel.priority)
+        return self._ranks[node]

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from html import escape
+from types import MethodType
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from .data import HostTensor, host_tensor
 from .dtype import DType, f32
 from .errors import GraphError
 from .leaves import Constant, Input, Leaf, State, leaf_spec
-from .node import Node, Value
+from .node import Node, Value, specs_of
 from .op import OPS, Op, inferred, make_op
 from .opmethods import OpMethods
 from .printing import to_text
@@ -23,12 +24,13 @@ from .signatures import documented
 from .spec import TensorSpec
 
 _OWN = os.path.dirname(__file__) + os.sep
+_HERE = globals()
 
 
 def _caller() -> str:
     """file:line of the nearest frame outside this package, for error messages."""
     frame = sys._getframe(1)
-    while frame and frame.f_code.co_filename.startswith(_OWN):
+    while frame and (frame.f_globals is _HERE or frame.f_code.co_filename.startswith(_OWN)):
         frame = frame.f_back  # type: ignore[assignment]
     if frame is None:
         return ""
@@ -98,9 +100,9 @@ class Graph(OpMethods):
             if value is not None:
                 self._own(value)
         op.require_inputs(inputs)
-        label = ".".join([*self._scope, name]) if name else ".".join(self._scope)
+        label = ".".join([*self._scope, name] if name else self._scope)
         try:
-            specs = inferred(op, tuple(v.spec if v is not None else None for v in inputs))
+            specs = inferred(op, specs_of(inputs))
         except GraphError as error:
             place = f"node {len(self.nodes)}" + (f" {label!r}" if label else "")
             raise type(error)(f"{error} [{place}, {where}]") from None
@@ -113,11 +115,7 @@ class Graph(OpMethods):
             known = ", ".join(sorted(OPS)) or "none yet, import riverrun.ops"
             raise AttributeError(f"Graph has no op or attribute {name!r}; ops: {known}")
 
-        def call(*args: Value | None, name: str = "", **rest: Any) -> Any:
-            return self._call(OPS[op_name], args, name, rest)
-
-        op_name = name
-        return documented(call, OPS[op_name])
+        return MethodType(_method(OPS[name]), self)  # type: ignore[arg-type]
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *OPS})
@@ -133,14 +131,6 @@ class Graph(OpMethods):
     def _repr_html_(self) -> str:
         """The text form, for notebooks."""
         return f'<pre style="max-height: 30em; overflow: auto">{escape(to_text(self))}</pre>'
-
-    def _call(
-        self, cls: type[Op], args: tuple[Value | None, ...], name: str, rest: Mapping[str, Any]
-    ) -> Any:
-        inputs, attributes = bind_arguments(cls, args, rest)
-        node = self.apply(make_op(cls.name, attributes), inputs, name)
-        values = tuple(node.value(i) for i in range(len(node.specs)))
-        return values if len(values) > 1 else values[0]
 
     def add_leaf(self, op: Leaf, name: str) -> Value:
         """A leaf with this op, under a name that none has yet; raises GraphError for one taken."""
@@ -169,9 +159,10 @@ class Graph(OpMethods):
             self.leaves[made.name] = made
         return made
 
-    def copy(self) -> Graph:
-        """Another graph of the same nodes, which what is added to this one leaves as it is."""
-        made = Graph(self.name)
+    def copy(self, name: str | None = None) -> Graph:
+        """Another graph of the same nodes, which what is added to this one leaves as it is. name:
+        another one than this graph has."""
+        made = Graph(self.name if name is None else name)
         made.nodes, made.outputs = list(self.nodes), dict(self.outputs)
         made.data, made.leaves = dict(self.data), dict(self.leaves)
         return made
@@ -185,6 +176,18 @@ class Graph(OpMethods):
         node = value.node
         if node.id >= len(self.nodes) or self.nodes[node.id] is not node:
             raise GraphError(f"{value!r} belongs to another graph than {self.name!r}")
+
+
+@cache
+def _method(cls: type[Op]) -> Callable[..., Any]:
+    """The builder's method for an op."""
+
+    def call(graph: Graph, /, *args: Value | None, name: str = "", **rest: Any) -> Any:
+        inputs, attributes = bind_arguments(cls, args, rest)
+        node = graph.apply(make_op(cls.name, attributes), inputs, name)
+        return node.values if len(node.values) > 1 else node.values[0]
+
+    return documented(call, cls)
 
 
 class _Scope:
@@ -211,16 +214,14 @@ def bind_arguments(
         if any(a is None for a in args):
             raise GraphError(f"{cls.name}: input {args.index(None)} is missing; got None")
         return args, attributes
-    names = [n.rstrip("?") for n in cls.inputs]
+    names, inputs = cls.input_names(), list(args)
     if len(args) > len(names):
         raise GraphError(f"{cls.name}: takes {', '.join(cls.inputs)}; got {len(args)} inputs")
-    given: dict[str, Value | None] = dict(zip(names, args, strict=False))
-    for name in names:
+    for name in names[: len(args)] if attributes else ():
         if name in attributes:
-            if name in given:
-                raise GraphError(f"{cls.name}: input {name!r} given twice")
-            given[name] = attributes.pop(name)
-    for declared, name in zip(cls.inputs, names, strict=True):
-        if given.get(name) is None and not declared.endswith("?"):
-            raise GraphError(f"{cls.name}: input {name!r} is missing; it takes {cls.inputs}")
-    return tuple(given.get(n) for n in names), attributes
+            raise GraphError(f"{cls.name}: input {name!r} given twice")
+    inputs += [attributes.pop(name, None) for name in names[len(args) :]]
+    for at, value in enumerate(inputs):
+        if value is None and not cls.inputs[at].endswith("?"):
+            raise GraphError(f"{cls.name}: input {names[at]!r} is missing; it takes {cls.inputs}")
+    return tuple(inputs), attributes

@@ -22,6 +22,10 @@ class DType:
     nbytes: int
     numpy: np.dtype | None = field(default=None, compare=False)
 
+    def __hash__(self) -> int:
+        # Specs are keys everywhere, and a name's hash is kept with the text.
+        return hash(self.name)
+
     @property
     def quantized(self) -> bool:
         """True for block types."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .builder import Graph
 from .node import Node, Value
 from .op import Op
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Fusion:
     """One op in place of several nodes of a graph.
 
@@ -18,22 +18,20 @@ class Fusion:
     stands for, views between them included. results: for each value of theirs that nodes outside
     may read, the number of the fused node's output that holds it and the element of the output's
     last axis where it begins. A value has the output's shape, or a part of its last axis, which
-    may be several axes of the value."""
+    may be several axes of the value.
+
+    computed: what it covers without the views; first: the first of these."""
 
     op: Op
     inputs: tuple[Value | None, ...]
     covers: tuple[Node, ...]
     results: Mapping[Value, tuple[int, int]]
+    computed: list[Node] = field(init=False)
+    first: Node = field(init=False)
 
-    @property
-    def first(self) -> Node:
-        """The first node that it covers, views aside."""
-        return min(self.computed, key=lambda node: node.id)
-
-    @property
-    def computed(self) -> list[Node]:
-        """What it covers without the views."""
-        return [node for node in self.covers if not node.op.view]
+    def __post_init__(self) -> None:
+        self.computed = [node for node in self.covers if not node.op.view]
+        self.first = min(self.computed, key=lambda node: node.id)
 
 
 class Uses:

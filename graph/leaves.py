@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from .dtype import dtype
 from .op import Op
-from .spec import TensorSpec
+from .spec import TensorSpec, shared
 
 
 class Leaf(Op):
@@ -15,7 +15,7 @@ class Leaf(Op):
     inputs: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, spec: TensorSpec) -> None:
-        self.spec = spec
+        self.spec = shared(spec)
 
     def infer(self) -> TensorSpec:
         """The declared spec."""

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from .builder import Graph
-from .leaves import Leaf
 from .node import Node, Value
 
 ALIGN = 64
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """kind: input, constant, state (buffer `name`) or arena; offset: bytes into that buffer."""
 
     kind: str
@@ -73,8 +72,7 @@ def storage_roots(graph: Graph) -> dict[Value, tuple[Value, int]]:
     roots: dict[Value, tuple[Value, int]] = {}
     for node in graph.nodes:
         written = node.written()
-        for index in range(len(node.specs)):
-            value = node.value(index)
+        for index, value in enumerate(node.values):
             if index in written:
                 roots[value] = roots[written[index]]
             elif node.op.view and node.inputs[0] is not None:
@@ -88,11 +86,11 @@ def storage_roots(graph: Graph) -> dict[Value, tuple[Value, int]]:
 def _last_uses(graph: Graph, roots: dict[Value, tuple[Value, int]]) -> dict[Value, int]:
     last: dict[Value, int] = {}
     for node in graph.nodes:
-        for index in range(len(node.specs)):
-            last[roots[node.value(index)][0]] = node.id
-        for value in node.inputs:
-            if value is not None:
-                last[roots[value][0]] = node.id
+        for value in node.values:
+            last[roots[value][0]] = node.id
+        for read in node.inputs:
+            if read is not None:
+                last[roots[read][0]] = node.id
     for value in graph.outputs.values():
         last[roots[value][0]] = len(graph.nodes)
     return last
@@ -115,7 +113,7 @@ def _reusable(
         if value is None or value not in held or last[value] != node.id:
             continue
         alike = value.spec.contiguous and value.spec.nbytes == node.specs[index].nbytes
-        users = [v for v in node.inputs if v is not None and roots[v][0] == value]
+        users = [v for v in node.inputs if v is not None and roots[v][0] is value]
         if alike and len(users) == 1:
             return value
     return None
@@ -133,10 +131,10 @@ def plan_memory(graph: Graph) -> MemoryPlan:
         dying.setdefault(when, []).append(owner)
     for node in graph.nodes:
         for index, spec in enumerate(node.specs):
-            value = node.value(index)
-            if roots[value][0] != value:
+            value = node.values[index]
+            if roots[value][0] is not value:
                 continue
-            if isinstance(node.op, Leaf):
+            if node.is_leaf:
                 base[value] = Place(node.op.name, node.name, 0)
                 continue
             taken = _reusable(node, index, held, last, roots)
@@ -153,5 +151,5 @@ def plan_memory(graph: Graph) -> MemoryPlan:
     places = {}
     for value, (root, offset) in roots.items():
         at = base[root]
-        places[value] = Place(at.kind, at.name, at.offset + offset)
+        places[value] = Place(at.kind, at.name, at.offset + offset) if offset else at
     return MemoryPlan(places, arena.end, arena.peak)

@@ -11,7 +11,7 @@ import numbers
 import pkgutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from .errors import AttributeValueError, DTypeError, GraphError, ShapeError
@@ -175,13 +175,18 @@ class Op:
     @classmethod
     def input_names(cls, count: int | None = None) -> list[str]:
         """The name of each of `count` inputs, of all by default; several where one is variadic."""
-        names = [name.strip("?*") for name in cls.inputs]
+        names = _input_names(cls)  # type: ignore[arg-type]
         last = len(names) - 1
-        return [names[min(i, last)] for i in range(len(names) if count is None else count)]
+        return list(names) if count is None else [names[min(i, last)] for i in range(count)]
+
+    @classmethod
+    def written_places(cls) -> tuple[tuple[int, int], ...]:
+        """`writes` by number: (output, input)."""
+        return _written_places(cls)  # type: ignore[arg-type]
 
     def attributes(self) -> dict[str, Any]:
         """Attribute values by name, in declaration order."""
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+        return {name: getattr(self, name) for name in fields_of(type(self))}  # type: ignore[arg-type]
 
     def require_inputs(self, inputs: Sequence[object | None]) -> None:
         """Raise GraphError unless there are as many inputs as declared, and none missing."""
@@ -220,14 +225,15 @@ class Op:
 
 OPS: dict[str, type[Op]] = {}
 T = TypeVar("T", bound=type[Op])
-_ATTRIBUTE_TYPES = {t.__name__: t for t in (bool, int, float, str, tuple)}
+_ATTRIBUTE_TYPES = {t.__name__: t for t in (bool, int, float, str)}
 
 
 def register(cls: T) -> T:
     """Class decorator: make cls a frozen dataclass and add it to the registry.
 
     Raises GraphError when the name is taken."""
-    made = dataclass(frozen=True, kw_only=True, repr=True)(cls)
+    made = dataclass(frozen=True, kw_only=True, repr=True, eq=False)(cls)
+    made.__eq__, made.__hash__ = _same, _kept_hash  # type: ignore[assignment]
     taken = OPS.get(cls.name)
     if taken is not None and (taken.__module__, taken.__qualname__) != (
         cls.__module__,
@@ -240,6 +246,46 @@ def register(cls: T) -> T:
     return made  # type: ignore[return-value]
 
 
+@cache
+def fields_of(cls: type[Op]) -> Mapping[str, dataclasses.Field[Any]]:
+    """The fields of an op's class by name: its attributes."""
+    return {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+
+
+@cache
+def _input_names(cls: type[Op]) -> tuple[str, ...]:
+    return tuple(name.strip("?*") for name in cls.inputs)
+
+
+@cache
+def _written_places(cls: type[Op]) -> tuple[tuple[int, int], ...]:
+    names, outputs = cls.input_names(), cls.output_names()
+    return tuple((outputs.index(out), names.index(of)) for out, of in cls.writes.items())
+
+
+def _exact(attributes: dict[str, Any]) -> tuple[object, ...]:
+    """What attributes are compared by: as they are written, and by their types. 0.0 equals -0.0,
+    and 1 equals True, but kernels tell them apart."""
+    return (repr(attributes), *map(type, attributes.values()))
+
+
+def _same(op: Op, other: object) -> bool:
+    if op is other or type(op) is not type(other):
+        return op is other
+    return _kept(op) == _kept(other)
+
+
+def _kept_hash(op: Op) -> int:
+    return hash(_kept(op))
+
+
+def _kept(op: Op) -> tuple[object, ...]:
+    kept: tuple[object, ...] | None = op.__dict__.get("_kept")
+    if kept is None:
+        kept = op.__dict__["_kept"] = _exact(op.attributes())
+    return kept
+
+
 def inferred(op: Op, inputs: tuple[TensorSpec | None, ...]) -> tuple[TensorSpec, ...]:
     """What `infer` gives, as a tuple. A model's layers, and the sizes that it is compiled for, ask
     for the same again and again, so that answers are kept."""
@@ -247,7 +293,7 @@ def inferred(op: Op, inputs: tuple[TensorSpec | None, ...]) -> tuple[TensorSpec,
         return _as_tuple(op.infer())
     try:
         return _inferred(op, inputs)
-    except TypeError:  # an attribute that cannot be a key, or `infer` itself, which says so again
+    except TypeError:  # `infer` itself, which says so again
         return _as_tuple(op.infer(*inputs))
 
 
@@ -262,6 +308,8 @@ def _as_tuple(specs: Specs) -> tuple[TensorSpec, ...]:
 
 def _typed(op: str, key: str, kind: str, value: Any) -> Any:
     """An attribute's value as its declared type; numpy's numbers become Python's."""
+    if type(value) is _ATTRIBUTE_TYPES.get(kind):
+        return value
     base, _, inner = kind.partition("[")
     if isinstance(value, numbers.Integral) and not isinstance(value, bool):
         value = int(value)
@@ -276,13 +324,30 @@ def _typed(op: str, key: str, kind: str, value: Any) -> Any:
     raise AttributeValueError(f"{op}: attribute {key!r} should be {kind}, got {value!r}")
 
 
+_MADE: dict[tuple[object, ...], Op] = {}
+_MOST_MADE = 4096
+
+
 def make_op(name: str, attributes: dict[str, Any]) -> Op:
     """An op instance by name; raises GraphError or AttributeValueError with what is known."""
     cls = OPS.get(name)
     if cls is None:
         raise GraphError(f"no op is called {name!r}; known: {', '.join(sorted(OPS))}")
-    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    unknown = sorted(set(attributes) - set(fields))
+    # A model's layers, and the sizes that it is compiled for, ask for the same again and again.
+    key = (cls, *_exact(attributes))
+    made = _MADE.get(key)
+    if made is None:
+        made = _new_op(cls, attributes)
+        if len(_MADE) >= _MOST_MADE:
+            _MADE.clear()
+        _MADE[key] = made
+    return made
+
+
+def _new_op(cls: type[Op], attributes: dict[str, Any]) -> Op:
+    name = cls.name
+    fields = fields_of(cls)  # type: ignore[arg-type]
+    unknown = sorted(attributes.keys() - fields.keys())
     if unknown:
         raise AttributeValueError(
             f"{name}: unknown attribute {unknown[0]!r}; it has: {', '.join(fields) or 'none'}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable
-from functools import cache
 from typing import Any, TypeVar, get_type_hints
 
 from .node import Value
@@ -15,16 +14,15 @@ Call = TypeVar("Call", bound=Callable[..., Any])
 
 
 def documented(call: Call, cls: type[Op]) -> Call:
-    """The call that builds nodes of an op, with the op's name, signature and text."""
+    """The call that builds nodes of an op in a graph, its first argument, with the op's name,
+    signature and text."""
     method: Any = call
     method.__name__, method.__qualname__ = cls.name, f"Graph.{cls.name}"
-    method.__signature__, method.__doc__ = _facts(cls)  # type: ignore[arg-type]
+    graph = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    takes = signature(cls)
+    method.__signature__ = takes.replace(parameters=[graph, *takes.parameters.values()])
+    method.__doc__ = inspect.getdoc(cls) or ""
     return call
-
-
-@cache
-def _facts(cls: type[Op]) -> tuple[inspect.Signature, str]:
-    return signature(cls), inspect.getdoc(cls) or ""
 
 
 def signature(cls: type[Op]) -> inspect.Signature:

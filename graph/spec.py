@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 
 from .dtype import DType, dtype, f32
 from .errors import GraphError, ShapeError
@@ -32,23 +32,34 @@ class TensorSpec:
     shape: tuple[int, ...]
     dtype: DType = f32
     strides: tuple[int, ...] | None = None
+    _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if len(self.shape) > MAX_RANK:
             raise ShapeError(f"rank {len(self.shape)} is over the limit of {MAX_RANK}")
-        if any(n < 0 for n in self.shape):
+        if self.shape and min(self.shape) < 0:
             raise ShapeError(f"negative extent in shape {self.shape}")
-        if self.strides is None:
-            return
-        if len(self.strides) != len(self.shape):
-            raise ShapeError(f"shape {self.shape} takes as many strides, got {self.strides}")
+        if self.strides is not None:
+            object.__setattr__(self, "strides", self._compared(self.strides))
+        # Kept, since specs are parts of many keys.
+        object.__setattr__(self, "_hash", hash((self.shape, self.dtype, self.strides)))
+
+    def _compared(self, strides: tuple[int, ...]) -> tuple[int, ...] | None:
+        """Strides as specs are compared by them: None where they say no more than the shape."""
+        if len(strides) != len(self.shape):
+            raise ShapeError(f"shape {self.shape} takes as many strides, got {strides}")
         plain = contiguous_strides(self.shape, self.dtype)
         # The stride of an axis with one element is never used, so layouts compare without it.
-        used = tuple(
-            p if n == 1 else s for n, s, p in zip(self.shape, self.strides, plain, strict=True)
-        )
+        used = tuple(p if n == 1 else s for n, s, p in zip(self.shape, strides, plain, strict=True))
         same = used == plain or self.size == 0
-        object.__setattr__(self, "strides", None if same else used)
+        return None if same else used
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[type[TensorSpec], tuple[object, ...]]:
+        # Hashes of texts, which are part of it, differ between processes.
+        return TensorSpec, (self.shape, self.dtype, self.strides)
 
     @property
     def rank(self) -> int:
@@ -109,6 +120,12 @@ class TensorSpec:
     def __str__(self) -> str:
         text = f"{self.dtype.name}[{','.join(map(str, self.shape))}]"
         return text if self.strides is None else f"{text}@{','.join(map(str, self.strides))}"
+
+
+@lru_cache(maxsize=4096)
+def shared(spec: TensorSpec) -> TensorSpec:
+    """A spec that equals this one, the same object for all. Keys made of it compare at once."""
+    return spec
 
 
 _SPEC = re.compile(r"(\w+)\[((?:\d+(?:,\d+)*)?)\](?:@(\d+(?:,\d+)*))?")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from .builder import Graph
 from .errors import GraphError
-from .leaves import Constant, Input, State
+from .leaves import State
 from .node import Node, Value
 from .op import inferred
 
@@ -28,12 +28,21 @@ def verify(graph: Graph) -> None:
 
 def _check_nodes(graph: Graph) -> None:
     leaves: dict[str, Node] = {}
-    for place, node in enumerate(graph.nodes):
+    nodes = graph.nodes
+    for place, node in enumerate(nodes):
         if node.id != place:
             raise GraphError(f"{node.describe()} stands at place {place} of graph {graph.name!r}")
         for value in node.inputs:
-            if value is not None:
-                _check_input(graph, node, value)
+            if value is None:
+                continue
+            maker = value.node
+            if not 0 <= value.index < len(maker.specs):
+                raise GraphError(
+                    f"{node.op.name}: {maker.describe()} has no such output: {value.index} "
+                    f"[{node.describe()}]"
+                )
+            if maker.id >= place or nodes[maker.id] is not maker:
+                raise _not_earlier(graph, node, value)
         if node.is_leaf:
             first = leaves.setdefault(node.name, node)
             if first is not node:
@@ -43,23 +52,16 @@ def _check_nodes(graph: Graph) -> None:
         _check_specs(node)
 
 
-def _check_input(graph: Graph, node: Node, value: Value) -> None:
-    """Whether an input is an output of an earlier node."""
+def _not_earlier(graph: Graph, node: Node, value: Value) -> GraphError:
+    """What is wrong with an input that is not an output of an earlier node."""
     maker = value.node
-    if not 0 <= value.index < len(maker.specs):
-        raise GraphError(
-            f"{node.op.name}: {maker.describe()} has no such output: {value.index} "
-            f"[{node.describe()}]"
-        )
-    if maker.id < node.id and graph.nodes[maker.id] is maker:
-        return
     if _depends(maker, node):
         why = f"a cycle through {maker.describe()}"
     elif any(maker is other for other in graph.nodes):
         why = f"{maker.describe()} makes it later"
     else:
         why = f"{maker.describe()} is not a node of graph {graph.name!r}"
-    raise GraphError(
+    return GraphError(
         f"{node.op.name}: input {value!r} is not an earlier value: {why} [{node.describe()}]"
     )
 
@@ -93,10 +95,11 @@ def memory_versions(graph: Graph) -> dict[Value, Version]:
     of that memory it is. Only the memory of inputs and constants is never overwritten."""
     version: dict[Value, Version] = {}
     for node in graph.nodes:
-        if isinstance(node.op, (Input, Constant)):
+        if node.is_leaf and not isinstance(node.op, State):
             continue
         if not node.op.view:
-            version.update((node.value(i), (node, i)) for i in range(len(node.specs)))
+            for i, value in enumerate(node.values):
+                version[value] = (node, i)
         elif node.inputs[0] in version:
             version[node.value()] = version[node.inputs[0]]
     return version
@@ -110,7 +113,7 @@ def state_versions(graph: Graph) -> dict[Value, Version]:
             version[node.value()] = (node, 0)
         elif node.op.view and node.inputs[0] in version:
             version[node.value()] = version[node.inputs[0]]
-        for index, old in node.written().items():
+        for index, old in node.written().items() if node.op.writes else ():
             if old in version:
                 version[node.value(index)] = (node, index)
     return version
@@ -129,34 +132,35 @@ def ancestors(graph: Graph) -> list[int]:
 
 
 def _check_writes(graph: Graph) -> None:
-    version, states = memory_versions(graph), state_versions(graph)
+    version = memory_versions(graph)
     writer: dict[Version, Node] = {}
     for node in graph.nodes:
-        for old in node.written().values():
+        for old in node.written().values() if node.op.writes else ():
             _check_written(node, old, version)
             first = writer.setdefault(version[old], node)
             if first is not node:
                 raise GraphError(
-                    f"{node.op.name}: {_kind(old, states)} {old!r} is overwritten twice, first by "
+                    f"{node.op.name}: {_kind(graph, old)} {old!r} is overwritten twice, first by "
                     f"{first.describe()}; write the newest version [{node.describe()}]"
                 )
-    before = ancestors(graph) if writer else []
+    lost = {value: writer[at] for value, at in version.items() if at in writer}
+    before: list[int] = []
     for node in graph.nodes:
         for value in node.inputs:
-            over = writer.get(version[value]) if value in version else None
-            if value is None or over is None or over is node or node.op.view:
+            if value not in lost or lost[value] is node or node.op.view:
                 continue
+            over, before = lost[value], before or ancestors(graph)
             if not before[over.id] >> node.id & 1:
                 raise GraphError(
-                    f"{node.op.name}: reads {_kind(value, states)} {value!r}, which "
+                    f"{node.op.name}: reads {_kind(graph, value)} {value!r}, which "
                     f"{over.describe()} overwrites without depending on this read "
                     f"[{node.describe()}]"
                 )
     for name, value in graph.outputs.items():
-        if value in version and version[value] in writer:
+        if value in lost:
             raise GraphError(
-                f"output {name!r} is a {_kind(value, states)} that is overwritten later, by "
-                f"{writer[version[value]].describe()} [{value.node.describe()}]"
+                f"output {name!r} is a {_kind(graph, value)} that is overwritten later, by "
+                f"{lost[value].describe()} [{value.node.describe()}]"
             )
 
 
@@ -175,5 +179,5 @@ def _check_written(node: Node, old: Value, version: dict[Value, Version]) -> Non
         )
 
 
-def _kind(value: Value, states: dict[Value, Version]) -> str:
-    return "state version" if value in states else "value"
+def _kind(graph: Graph, value: Value) -> str:
+    return "state version" if value in state_versions(graph) else "value"

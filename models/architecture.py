@@ -20,6 +20,7 @@ from .gguf import GgufFile
 from .hparams import Hparams, read_hparams
 from .memories import MemorySpec, Program
 from .step import Capacity, StepGraph, StepShape
+from .trunks import Trunks
 
 # Of convolutions.
 KERNELS = (
@@ -70,6 +71,7 @@ class Architecture(ABC):
     def __init__(self, file: GgufFile, n_vocab: int) -> None:
         self.hp: Hparams = read_hparams(file, self.name, n_vocab, self.hybrid)
         self.read(file)
+        self._trunks = Trunks(lambda s: self.trunk(s, self.embed(s)))
 
     @abstractmethod
     def read(self, file: GgufFile) -> None:
@@ -81,7 +83,10 @@ class Architecture(ABC):
 
     @abstractmethod
     def trunk(self, s: StepGraph, x: Value) -> Value:
-        """All layers: embedded tokens [N, n_embd] to the residual stream before the final norm."""
+        """All layers: embedded tokens [N, n_embd] to the residual stream before the final norm.
+
+        Built once for steps that differ in what they give: of s.shape it knows the numbers of
+        tokens and sequences."""
 
     def embed(self, s: StepGraph) -> Value:
         """Token embeddings [N, n_embd]."""
@@ -101,8 +106,9 @@ class Architecture(ABC):
 
     def build(self, shape: StepShape, capacity: Capacity, weights: dict[str, TensorSpec]) -> Graph:
         """The graph of one step; outputs "logits" [M, n_vocab] and, if asked, "hidden" [N, E]."""
-        s = StepGraph(f"{self.name} n={shape.n_tokens} b={shape.n_seqs}", shape, capacity, weights)
-        self.finish(s, self.trunk(s, self.embed(s)), self.output_norm, self.head)
+        name = f"{self.name} n={shape.n_tokens} b={shape.n_seqs}"
+        s, x = self._trunks.begin(name, shape, capacity, weights)
+        self.finish(s, x, self.output_norm, self.head)
         return s.g
 
     def ahead(
@@ -126,8 +132,8 @@ class Architecture(ABC):
 
         Raises GraphError for a `finish` that does not give its logits to StepGraph."""
         name = f"{self.name} ahead b={shape.n_seqs} k={shape.candidates}"
-        s = StepGraph(name, shape, capacity, weights, picks=n_vocab)
-        self.finish(s, self.trunk(s, self.embed(s)), self.output_norm, self.head)
+        s, x = self._trunks.begin(name, shape, capacity, weights, picks=n_vocab)
+        self.finish(s, x, self.output_norm, self.head)
         if "token" not in s.g.outputs:
             raise GraphError(
                 f"architecture {self.name!r}: `finish` should give its logits to "

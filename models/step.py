@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -130,6 +131,14 @@ class StepGraph:
         )
         names = (*(RING if capacity.planes else ()), *(REPLAY if capacity.log else ()))
         self._kept: dict[str, Any] = {name: self.input(name, (b,)) for name in names}
+
+    def again(self, name: str, shape: StepShape, weights: dict[str, TensorSpec]) -> StepGraph:
+        """Another graph that begins as this one, with all that there is so far, for a shape of as
+        many tokens and sequences."""
+        made = copy(self)
+        made.g = self.g.copy(name)
+        made.shape, made.weights, made._own = shape, weights, dict(self._own)
+        return made
 
     def input(self, name: str, shape: tuple[int, ...], dtype: DType = i32) -> Value:
         """The input of this name, the same one whenever it is asked for: what a memory's own class

@@ -12,7 +12,7 @@ from typing import Any
 from ..builder import Graph
 from ..errors import GraphError
 from ..fusion import Fusion, Uses, label
-from ..node import Node, Value
+from ..node import Node, Value, specs_of
 from ..op import OPS, Op, inferred, make_op
 from ..spec import TensorSpec
 from ..verify import verify
@@ -57,10 +57,6 @@ def _candidates(graph: Graph, ops: list[type[Op]], uses: Uses) -> list[Fusion]:
     return sorted(found, key=lambda f: (-len(f.computed), f.first.id))
 
 
-def _specs(op: Op, inputs: tuple[Value | None, ...]) -> tuple[TensorSpec, ...]:
-    return inferred(op, tuple(v.spec if v is not None else None for v in inputs))
-
-
 @dataclass(frozen=True, eq=False)
 class _Placed:
     """A fusion that was chosen, and the id of the node in whose place the fused one stands."""
@@ -81,7 +77,7 @@ class _Chooser:
         """Those that go together: a candidate goes before later ones."""
         chosen = []
         for fusion in candidates:
-            if any(node in self.place for node in fusion.covers):
+            if not self.place.keys().isdisjoint(fusion.covers):
                 continue
             at = self._fits(fusion)
             if at is not None and self._taken(fusion):
@@ -127,7 +123,7 @@ class _Chooser:
         """Whether the op and the backend take the fused node, and outputs stay without gaps."""
         try:
             fusion.op.require_inputs(fusion.inputs)
-            specs = _specs(fusion.op, fusion.inputs)
+            specs = inferred(fusion.op, specs_of(fusion.inputs))
         except GraphError:
             return False
         for value, (output, _) in fusion.results.items():
@@ -186,44 +182,45 @@ class _Builder:
 
     def _copy(self, node: Node) -> None:
         inputs = self._inputs(node.inputs)
-        made = self._add(node.op, inputs, node, node.inputs, node.specs)
+        alike = specs_of(inputs) == specs_of(node.inputs)
+        made = self._add(node.op, inputs, node.name, node.where, node.specs if alike else None)
         if node.is_leaf:
             self.graph.leaves[made.name] = made
-        if inputs and not node.op.view and not _alike(inputs, node.inputs):
+        if not alike and not node.op.view:
             self.changed[made] = [node]
         self.moved.update(zip(node.values, made.values, strict=True))
 
     def _fuse(self, fusion: Fusion) -> None:
-        inputs, first = self._inputs(fusion.inputs), fusion.first
-        named = Node(first.id, first.op, (), (), label(fusion.computed), first.where)
+        inputs, name = self._inputs(fusion.inputs), label(fusion.computed)
         try:
-            made = self._add(fusion.op, inputs, named, fusion.inputs, None)
+            made = self._add(fusion.op, inputs, name, fusion.first.where)
         except _Unfit:
             raise _Unfit({fusion}) from None
         self.fused[made] = fusion
-        if not _alike(inputs, fusion.inputs):
+        if specs_of(inputs) != specs_of(fusion.inputs):
             self.changed[made] = fusion.computed
         for old, (output, start) in fusion.results.items():
             self.moved[old] = self._part(made.value(output), start, old)
 
     def _inputs(self, values: tuple[Value | None, ...]) -> tuple[Value | None, ...]:
-        return tuple(self._value(v) if v is not None else None for v in values)
+        moved = self.moved
+        return tuple([v and (moved.get(v) or self._value(v)) for v in values])
 
     def _add(
         self,
         op: Op,
         inputs: tuple[Value | None, ...],
-        like: Node,
-        old: tuple[Value | None, ...],
-        specs: tuple[TensorSpec, ...] | None,
+        name: str,
+        where: str,
+        specs: tuple[TensorSpec, ...] | None = None,
     ) -> Node:
-        """A node with another's name and line. specs: what the op gave for the old inputs."""
-        if specs is None or not _alike(inputs, old):
+        """A node. specs: what the op gives for these inputs, if that is known."""
+        if specs is None:
             try:
-                specs = _specs(op, inputs)
+                specs = inferred(op, specs_of(inputs))
             except GraphError:
                 raise _Unfit(self._cause(None, inputs)) from None
-        made = Node(len(self.graph.nodes), op, inputs, specs, like.name, like.where)
+        made = Node(len(self.graph.nodes), op, inputs, specs, name, where)
         self.graph.nodes.append(made)
         return made
 
@@ -241,7 +238,7 @@ class _Builder:
         return part
 
     def _view(self, name: str, attributes: dict[str, Any], of: Value, like: Node) -> Value:
-        return self._add(make_op(name, attributes), (of,), like, (), None).value()
+        return self._add(make_op(name, attributes), (of,), like.name, like.where).value()
 
     def _cause(self, node: Node | None, inputs: Sequence[Value | None]) -> set[Fusion]:
         """The fusion that made a node, or those that made what a node of the source reads."""
@@ -254,9 +251,3 @@ class _Builder:
             if value is not None and value.node in self.fused:
                 makers.add(self.fused[value.node])
         return makers
-
-
-def _alike(some: Sequence[Value | None], others: Sequence[Value | None]) -> bool:
-    """Whether values have the same specs."""
-    pairs = zip(some, others, strict=True)
-    return all(a is b or (a is not None and b is not None and a.spec == b.spec) for a, b in pairs)

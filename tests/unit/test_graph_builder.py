@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import riverrun.ops  # noqa: F401
@@ -180,3 +183,26 @@ def test_output_names_are_unique() -> None:
     assert g.output("y", x) == x
     with pytest.raises(GraphError, match=r"graph 'demo' has an output 'y' already"):
         g.output("y", x)
+
+
+def test_an_output_is_one_object() -> None:
+    g = Graph()
+    values, indices = g.top_k(g.input("x", (2, 8)), k=3)
+    assert Value(values.node) is values and Value(values.node, 1) is indices
+    assert values.node.values == (values, indices) and len({values, indices, values}) == 2
+
+
+def test_attributes_are_told_apart_as_kernels_do() -> None:
+    g = Graph()
+    x = g.input("x", (2, 8))
+    plus, minus, again = (g.scale(x, factor=1.0, bias=b).node.op for b in (0.0, -0.0, 0.0))
+    assert plus == again and hash(plus) == hash(again) and plus is again
+    assert plus != minus and str(minus.attributes()["bias"]) == "-0.0"
+    assert g.concat(x, axis=1).shape == (2, 8)
+    with pytest.raises(AttributeValueError, match=r"'axis' should be int, got True"):
+        call("concat", "x", axis=True)
+
+
+def test_specs_keep_their_meaning_when_copied() -> None:
+    spec = TensorSpec((2, 8), dtype("f16"), (64, 2))
+    assert pickle.loads(pickle.dumps(spec)) == spec and hash(copy.deepcopy(spec)) == hash(spec)
