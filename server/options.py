@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..graph.fields import check_fields, integer, number, one_of, option
+from ..graph.errors import RequestError
+from ..graph.fields import Check, check_fields, integer, number, one_of, option
 
 LOG_FORMATS = ("text", "json")
 _MOST = 2**31 - 1
@@ -32,7 +33,11 @@ class ServerOptions:
     pages elsewhere that browsers may send requests from, * for any; log_format: text or json."""
 
     host: str = option(
-        "127.0.0.1", "--host", metavar="HOST", help="Address to listen on; 0.0.0.0: all."
+        "127.0.0.1",
+        "--host",
+        metavar="HOST",
+        help="Address to listen on; 0.0.0.0: all.",
+        check=Check("an address or a name", lambda v: isinstance(v, str) and bool(v.strip())),
     )
     port: int = option(
         8080, "--port", metavar="PORT", help="Port; 0: a free one.", check=integer(0, 65535)
@@ -158,3 +163,6 @@ class ServerOptions:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        # Without what came, which may be secret.
+        if not all(key.strip() for key in self.api_keys):
+            raise RequestError("api_keys: expected keys that are not empty", "api_keys")

@@ -18,7 +18,7 @@ class Safety:
     """The checks of one server."""
 
     def __init__(self, options: ServerOptions) -> None:
-        self._keys = [key.encode() for key in options.api_keys]
+        self._keys = [key.strip().encode() for key in options.api_keys]
         self._origins = options.allowed_origins
         self._hosts = self._names(options)
 

@@ -7,7 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from riverrun.graph.errors import RequestError
+from riverrun.server.options import ServerOptions
+from riverrun.server.safety import Safety
 from server_rig import GREEDY, PROMPT, Server, serving
+from starlette.requests import Request
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
@@ -147,6 +151,16 @@ def test_keys_of_either_kind_are_taken(server: Server) -> None:
         body = {**GREEDY, "max_tokens": 1}
         assert server.client.post(TEXT, json=body, headers=headers).status_code == 200
     assert server.client.get("/health", headers={"Authorization": ""}).status_code == 200
+
+
+def test_no_key_is_empty() -> None:
+    """It would be shown by whoever shows none. White space around keys is not part of them."""
+    for wrong in ("", " "):
+        with pytest.raises(RequestError, match="not empty"):
+            ServerOptions(api_keys=("a", wrong))
+    safety = Safety(ServerOptions(api_keys=("secret\n",)))
+    scope = {"type": "http", "headers": [(b"authorization", b"Bearer secret")]}
+    safety.check(Request(scope), public=False)
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,8 @@ BY_COMMAND = {
     "no prompt": (("run",), "'-p' / '-f' / '--tokens'", "got neither"),
     "type": (("quantize", "in.gguf", "out.gguf", "q9"), "'TYPE'", "'q9'"),
     "shape": (("synth", "nothing", "q8_0", "out.gguf"), "'SHAPE'", "'nothing'"),
+    "host": (("serve", "--host", ""), "'--host'", "an address or a name"),
+    "key to show": (("serve", "--api-key", "a", "--api-key", ""), "'--api-key'", "not empty"),
     "count": (("run", "-n", "many"), "'-n' / '--n-predict'", "integer"),
 }
 
