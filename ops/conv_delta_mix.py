@@ -181,19 +181,24 @@ class ConvDeltaMix(Recurrent):
             yield _case(2, 32, 5, 1, taps=taps)
         yield _case(2, 128, *(1,) * 9, slots=12)
         yield _case(2, 64, 12, keep=3)
+        yield _case(2, 128, 13, 3, repeat=2, gap=4, keep=4)
+        yield _case(2, 20, 11, 2, repeat=2, heads="grouped", slots=6, pad=3)
+        yield _case(2, 128, 32)
         yield _case(2, 32, 40, scale=0.5)
         yield _case(2, 32, 0, 0, keep=3, pad=3)
         yield _case(3, 1, 4)
         yield _case(2, 32, 3, 2, repeat=2, gap=3)
         yield _case(2, 64, 4, limit=0.0, note="zero rows")
         yield _case(2, 64, 4, limit=1e19, note="large rows")
+        yield _case(2, 64, 12, limit=1e19, note="large rows")
         for turn in range(4):
             at = tuple((start + turn) % 4 for start in range(4))
             yield _case(2, 32, 3, 1, 4, 6, keep=4, start=(0, 1, 2, 3), head=at)
         for situation in SITUATIONS:
             yield _case(2, 32, repeat=2, replay=situation, **situation.room)
             yield _case(3, 20, replay=situation, gap=4)
-        yield _case(2, 128, repeat=3, replay=SITUATIONS[-1])
+        for situation in (SITUATIONS[12], SITUATIONS[-1]):
+            yield _case(2, 128, repeat=3, replay=situation)
         for lengths in ((1,), (4,), (1,) * 8, (1,) * 32):
             yield _case(16, 128, *lengths, repeat=3, tags=("perf",))
         replay = Situation((4,), 8, folded=3, direct=1)

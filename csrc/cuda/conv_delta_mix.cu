@@ -3,22 +3,13 @@
 //
 // All blocks of a key head read the old tail of its channels; the last of them to have done so
 // writes the new one. The tail of values, which one block reads, is that block's.
-#include "activation.cuh"
+#include "conv_mix_tokens.cuh"
 #include "counters.cuh"
-#include "gated_delta_net.cuh"
-#include "row_length.cuh"
-#include "ssm_conv.cuh"
-
-#ifdef RR_EMULATE
-#define __grid_constant__
-#define __noinline__ __attribute__((noinline))
-#endif
 
 namespace {
 
-constexpr int kTaps = 4;
 // For more, the convolution is a kernel of its own: many blocks would repeat its work.
-constexpr int64_t kMostRows = 32, kMostSequences = 4;
+constexpr int64_t kMostRows = kMostTokens, kMostSequences = 4;
 constexpr int64_t kMostSize = 4 * kWarp;  // of a head that a warp has four channels a lane of
 
 // Places among the inputs and outputs.
@@ -64,20 +55,6 @@ int supports(const rr_node* node, char* why, size_t size) {
   return *complaint ? refuse(why, size, complaint) : 1;
 }
 
-// rule: with alpha as g, and without q, k and v. tail, tail_log: those of the convolution, which
-// the numbers of the rule's choose. constant: no kernel writes the weights. at_once: all blocks run
-// at the same time.
-struct ConvMix {
-  Task rule;
-  const float *x, *w, *dt, *a;
-  int64_t x_row, channels;
-  Kept tail;
-  Replay tail_log;
-  EuclideanLength length;
-  unsigned* counters;
-  bool constant, at_once;
-};
-
 template <typename S>
 using Steps = Stage<S, false>;
 
@@ -121,40 +98,8 @@ __device__ inline Weights weights_of(const ConvMix& mix, const Work& work, const
     w.a = mix.a[work.head];
     return w;
   }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) w.taps[i] = get<float4>(mix.w + (part.c + i) * kTaps);
+  load_taps(mix, part.c, w.taps);
   return w;
-}
-
-__device__ inline float tapped(const float4& tap, float a, float b, float c, float d) {
-  return silu(fmaf(tap.w, d, fmaf(tap.z, c, fmaf(tap.y, b, fmaf(tap.x, a, 0.0f)))));
-}
-
-__device__ inline float4 convolved(const float4 (&tap)[4], const float4 (&in)[kTaps]) {
-  return make_float4(tapped(tap[0], in[0].x, in[1].x, in[2].x, in[3].x),
-                     tapped(tap[1], in[0].y, in[1].y, in[2].y, in[3].y),
-                     tapped(tap[2], in[0].z, in[1].z, in[2].z, in[3].z),
-                     tapped(tap[3], in[0].w, in[1].w, in[2].w, in[3].w));
-}
-
-// As divide_row of a row that a warp holds.
-template <typename T>
-__device__ inline bool divide(float4& v, const EuclideanLength& length) {
-  const T a = v.x, b = v.y, c = v.z, d = v.w;
-  T sum = 0;
-  sum += (a * a + b * b) + (c * c + d * d);
-  const T divisor = length(sum = group_sum<kWarp>(sum));
-  if (!in_range(sum, divisor)) return false;
-  const T factor = T(1) / divisor;
-  v = make_float4(static_cast<float>(a * factor), static_cast<float>(b * factor),
-                  static_cast<float>(c * factor), static_cast<float>(d * factor));
-  return true;
-}
-
-// Apart, as what is rare should not lie among what is not: instructions come from memory, too.
-__noinline__ __device__ float4 divided_in_double(float4 v, EuclideanLength length) {
-  divide<double>(v, length);
-  return v;
 }
 
 // The rows of a stage that a part fills.
@@ -419,12 +364,37 @@ void launch_128(const rr_exec* exec, const ConvMix& mix) {
     launch<Shape<8, 4, 2>>(exec, mix);
 }
 
+// Rows from which on operands are made by a launch of their own.
+constexpr int64_t kLeastMade = 9;
+
+// Calls f with the shape for heads of so many values whose operands are made.
+template <typename Function>
+auto with_made_shape(int size, Function f) {
+  if (size <= 32) return f(Shape<8, 1, 1, kMostTokens>());
+  if (size <= 64) return f(Shape<8, 2, 1, kMostTokens>());
+  return f(Shape<8, 4, 1, kMostTokens>());
+}
+
+size_t workspace(const rr_node* node, int32_t) {
+  Task task = {};
+  task.all.batch.rows = node->inputs[kX].shape[0];
+  if (task.all.batch.rows < kLeastMade) return 0;
+  task.key_heads = static_cast<int>(attr_int(node, "key_heads", 1));
+  task.heads = static_cast<int>(node->outputs[0].shape[1]);
+  task.size = static_cast<int>(node->outputs[0].shape[2]);
+  const int64_t floats = with_made_shape(
+      task.size, [&](auto shape) { return MadeOperands::floats<decltype(shape)>(task); });
+  return static_cast<size_t>(floats) * sizeof(float);
+}
+
 void run(const rr_node* node, const rr_exec* exec) {
   const ConvMix mix = read_mix(node, exec);
   if (!aligned(mix.tail.data) || !aligned(mix.tail_log.log) || !mix.rule.whole_state ||
       !mix.rule.whole_log)
     return exec->fail(exec, "states and logs need rows that start at multiples of 16 bytes");
-  if (mix.rule.size <= 32)
+  if (mix.rule.all.batch.rows >= kLeastMade)
+    with_made_shape(mix.rule.size, [&](auto shape) { launch_made<decltype(shape)>(exec, mix); });
+  else if (mix.rule.size <= 32)
     launch<Shape<8, 1, 1>>(exec, mix);
   else if (mix.rule.size <= 64)
     launch<Shape<8, 2, 1>>(exec, mix);
@@ -434,5 +404,5 @@ void run(const rr_node* node, const rr_exec* exec) {
 
 }  // namespace
 
-RR_CUDA_KERNEL(conv_delta_mix, RR_ROW_EXACT, "conv_delta_mix", "cuda", "", 0, supports, nullptr,
+RR_CUDA_KERNEL(conv_delta_mix, RR_ROW_EXACT, "conv_delta_mix", "cuda", "", 0, supports, workspace,
                run)

@@ -28,15 +28,16 @@ struct Heads {
 }
 
 // How the rows of a head of S values lie in a block's registers: kSpan lanes share kRows rows, and
-// each of them has kQuads groups of four neighbouring keys, kSpan groups apart.
-template <int span, int quads, int rows>
+// each of them has kQuads groups of four neighbouring keys, kSpan groups apart. steps: that are
+// staged at once, 0 for a few.
+template <int span, int quads, int rows, int steps = 0>
 struct Shape {
   static constexpr int kSpan = span, kQuads = quads, kRows = rows;
   static constexpr int kThreads = 128;
   static constexpr int kKeys = 4 * span * quads;  // S or more
   static constexpr int kBlockRows = kThreads / span * rows;
   static constexpr int kBlocks = kKeys <= 256 ? 4 : 2;  // a multiprocessor, at least
-  static constexpr int kSteps = kKeys <= 128 ? 8 : kKeys <= 256 ? 4 : 1;  // staged at once
+  static constexpr int kSteps = steps > 0 ? steps : kKeys <= 128 ? 8 : kKeys <= 256 ? 4 : 1;
 };
 
 // A lane's keys of a vector over the key dimension.

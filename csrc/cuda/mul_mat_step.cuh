@@ -393,13 +393,11 @@ inline int lay_out_step(StepJob& job) {
   return 0;
 }
 
-// Launches for a job whose weights have these types, and says whether it could. Each weight has
-// blocks of its own by its cost, but those that are too small for that, which share some.
-template <class Shape, uint32_t... dtypes>
-inline bool launch_step(const rr_exec* exec, StepJob& job) {
-  const int bytes = lay_out_step<Shape, dtypes...>(job);
-  if (bytes == 0) return false;
-  int64_t costs[riverrun::kMostStepWeights], all = 0, halves = 0;
+// Shares weights of these types out among blocks, and returns how many. Each weight has blocks of
+// its own by its cost, but those that are too small for that, which share some.
+template <uint32_t... dtypes>
+inline unsigned share_step(const rr_exec* exec, StepJob& job) {
+  int64_t costs[riverrun::kMostStepWeights] = {}, all = 0, halves = 0;
   for (int i = 0; i < job.count; ++i) {
     const StepWeight& w = job.weights[i];
     const bool done[] = {(w.dtype == dtypes && (costs[i] = kBytesOf256<dtypes>, true))...};
@@ -426,7 +424,15 @@ inline bool launch_step(const rr_exec* exec, StepJob& job) {
     if (small(i)) continue;
     next += w.grid, free -= w.grid, left -= costs[i];
   }
-  const dim3 grid(static_cast<unsigned>(blocks),
+  return static_cast<unsigned>(blocks);
+}
+
+// Launches for a job whose weights have these types, and says whether it could.
+template <class Shape, uint32_t... dtypes>
+inline bool launch_step(const rr_exec* exec, StepJob& job) {
+  const int bytes = lay_out_step<Shape, dtypes...>(job);
+  if (bytes == 0) return false;
+  const dim3 grid(share_step<dtypes...>(exec, job),
                   static_cast<unsigned>(blocks_for(job.n, kStepRows * Shape::tiles)));
   allow_shared(multiply_step<Shape, dtypes...>, kMostStepShared);
   RR_LAUNCH(exec, (multiply_step<Shape, dtypes...>), grid, Shape::threads,

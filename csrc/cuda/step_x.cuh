@@ -8,12 +8,12 @@
 // rows' powers of two. Rows that the last group lacks hold anything.
 #pragma once
 
-#include "matrix_f16.cuh"
 #include "rows.cuh"
+#include "step_wide_x.cuh"
 
 namespace {
 
-constexpr int kStepBlock = 256, kStepRows = 4;
+constexpr int kStepRows = 4;
 constexpr int64_t kMostStepX = UINT32_MAX;  // bytes of rows: places in them are 32 bits
 constexpr float kStepSumUnit = 16.0f;       // of sums as halves
 
@@ -28,9 +28,20 @@ struct StepRecord {
   }
 };
 
+// Bytes of n rows of k values, a multiple of 256, as records of four.
+[[maybe_unused]] __host__ __device__ constexpr int64_t step_records_bytes(int64_t n, int64_t k) {
+  return (n + kStepRows - 1) / kStepRows * (k / kStepBlock) * StepRecord::of(n).bytes;
+}
+
+// Where rows lie a second time as warpgroups take them, if they are more than 16.
+[[maybe_unused]] __host__ __device__ constexpr int64_t wide_step_x(int64_t n, int64_t k) {
+  return (step_records_bytes(n, k) + 127) / 128 * 128;
+}
+
 // Bytes of n rows of k values, a multiple of 256.
 [[maybe_unused]] __host__ __device__ constexpr int64_t step_x_bytes(int64_t n, int64_t k) {
-  return (n + kStepRows - 1) / kStepRows * (k / kStepBlock) * StepRecord::of(n).bytes;
+  if (!WideRecord::serves(n)) return step_records_bytes(n, k);
+  return wide_step_x(n, k) + WideRecord::all_bytes(n, k / kStepBlock);
 }
 
 // Of sums of squares of each row's blocks, doubles: they lie behind rows that are to be normalised.
@@ -38,17 +49,6 @@ struct StepRecord {
 [[maybe_unused]] constexpr int64_t step_squares_bytes(int64_t n, int64_t k) {
   return (n * (k / kStepBlock) + 1) / 2 * 16;
 }
-
-// Four integers of up to 8192 as lower bytes from -64 to 63 and upper bytes of units of 128.
-struct TwoBytes {
-  unsigned low = 0, high = 0;
-
-  __device__ void set(int i, int value) {
-    const int lower = ((value + 64) & 127) - 64;
-    low |= (static_cast<unsigned>(lower) & 255u) << 8 * i;
-    high |= (static_cast<unsigned>((value - lower) >> 7) & 255u) << 8 * i;
-  }
-};
 
 // Rows of k / 256 = `blocks`, and where they go.
 struct StepRows {
@@ -96,10 +96,14 @@ __device__ inline void write_step_x(const StepRows& to, int64_t row, int64_t blo
     *reinterpret_cast<unsigned*>(at + 16 * half) = words[half].low;
     *reinterpret_cast<unsigned*>(at + 16 * half + 64) = words[half].high;
   }
+  // Both halves together are exact: 18 bits.
+  const float units = static_cast<float>(sum) / kStepSumUnit;
+  const uint16_t upper = float_to_half(units);
+  if (WideRecord::serves(to.rows))
+    write_wide_step_x(to.x + wide_step_x(to.rows, to.blocks * kStepBlock), to.blocks, row, block,
+                      words, {upper, float_to_half(units - half_to_float(upper))},
+                      finite ? scale : NAN);
   if (lane % 4 == 0) {
-    // Both halves together are exact: 18 bits.
-    const float units = static_cast<float>(sum) / kStepSumUnit;
-    const uint16_t upper = float_to_half(units);
     auto* sums = reinterpret_cast<uint16_t*>(record + of.sums + i * 32 + lane / 8 * 8);
     sums[lane / 4 % 2] = upper;
     sums[2 + lane / 4 % 2] = float_to_half(units - half_to_float(upper));
