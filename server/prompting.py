@@ -18,6 +18,7 @@ from .served import Served
 
 TAIL = 1 << 16  # characters of a prompt's end that tell whether reasoning has begun
 TOOL_CHOICES = ("none", "auto", "required")
+_WITH_CONTENT = ("system", "user")  # roles whose messages are nothing else
 
 
 @dataclass
@@ -181,10 +182,10 @@ def _message(given: Mapping[str, Any], index: int) -> dict[str, Any]:
     message, where = dict(given), f"messages[{index}]"
     if message.get("role") == "developer":
         message["role"] = "system"
-    content, calls = message.get("content"), message.get("tool_calls")
+    role, content, calls = message.get("role"), message.get("content"), message.get("tool_calls")
     if isinstance(content, list):
         message["content"] = join_parts(content, f"{where}.content")
-    elif content is not None and not isinstance(content, str):
+    elif not isinstance(content, str) and not (content is None and role not in _WITH_CONTENT):
         raise bad_request(f"{where}.content: expected a text or a list of parts, got {content!r}")
     if calls is not None and not isinstance(calls, list):
         raise bad_request(f"{where}.tool_calls: expected a list, got {calls!r}")

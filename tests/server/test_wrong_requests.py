@@ -45,6 +45,8 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "best-of": (TEXT, {**GREEDY, "best_of": 3}, "best_of"),
     "no-messages": (CHAT, {"messages": []}, "messages"),
     "no-role": (CHAT, {"messages": [{"content": "hi"}]}, "role"),
+    "null-content": (CHAT, {"messages": [{"role": "user", "content": None}]}, "0].content"),
+    "no-content": (CHAT, {"messages": [{"role": "system"}, *MESSAGES]}, "0].content"),
     "image": (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "image"),
     "top-logprobs": (CHAT, {"messages": MESSAGES, "top_logprobs": 2}, "logprobs"),
     "format": (CHAT, {"messages": MESSAGES, "response_format": {"type": "x"}}, "response_format"),
