@@ -8,6 +8,8 @@ from ..backends.base import KeptParts
 
 # An edit of a prompt's last SHORT tokens costs about as much wherever it is.
 SHORT = 512
+# How many times the cost of another a state counts that lies where a prompt ended.
+ENDS = 4
 
 
 class PromptStates:
@@ -19,11 +21,14 @@ class PromptStates:
     missing state is the greatest ratio of that to d that its absence leads to. So states lie the
     closer, the nearer they are to a prompt's end: edits there are cheap, and none costs all. The
     newest state of a text is worth all of it: most prompts share all but their ends with an earlier
-    one. The i-th of the parked texts, by last use, counts a (i + 1)-th of a sequence's."""
+    one. Where prompts of a text ended, later ones part from it more often than elsewhere: a chat's
+    templates leave out thoughts behind them, and answers are made anew. The i-th of the parked
+    texts, by last use, counts a (i + 1)-th of a sequence's."""
 
     def __init__(self, n_seqs: int, limit: int, parked: int = 0) -> None:
         self.limit, self._n_seqs = limit, n_seqs
         self._kept: list[dict[int, KeptParts]] = [{} for _ in range(n_seqs + parked)]
+        self._ends: list[set[int]] = [set() for _ in self._kept]  # where prompts ended
         self._by_use: list[int] = []  # parked texts, the one used last first
 
     @property
@@ -35,6 +40,7 @@ class PromptStates:
     def share(self, src: int, dst: int, end: int) -> None:
         """What src has up to `end` tokens is dst's, too, in place of what that had."""
         self._kept[dst] = {at: state for at, state in self._kept[src].items() if at <= end}
+        self._ends[dst] = {at for at in self._ends[src] if at <= end}
 
     def order(self, places: list[int]) -> None:
         """The parked texts, the one used last first."""
@@ -50,9 +56,11 @@ class PromptStates:
         others = sum(1 for of, kept in enumerate(sequences) if kept and of != seq)
         return self.limit // (size * (others + 1)) if size else 0
 
-    def make_room(self, seq: int, position: int, size: int) -> bool:
+    def make_room(self, seq: int, position: int, size: int, end: bool = False) -> bool:
         """Whether to keep a state of so many bytes at a position that has none; of others the least
-        useful go where the limit asks for it."""
+        useful go where the limit asks for it. end: a prompt ends there."""
+        if end:
+            self._ends[seq].add(position)
         if position in self._kept[seq] or size > self.limit:
             return False
         while self.nbytes + size > self.limit:
@@ -73,6 +81,7 @@ class PromptStates:
         """Forget states after a position: the tokens there are others now."""
         for at in [p for p in self._kept[seq] if p > position]:
             del self._kept[seq][at]
+        self._ends[seq] = {at for at in self._ends[seq] if at <= position}
 
     def _drop(self, state: KeptParts) -> None:
         for kept in self._kept:
@@ -90,7 +99,8 @@ class PromptStates:
                     continue
                 state = kept[here]
                 states[id(state)] = state
-                costs[id(state)] = max(costs.get(id(state), 0.0), cost * self._weight(of))
+                cost *= self._weight(of) * (ENDS if here in self._ends[of] else 1)
+                costs[id(state)] = max(costs.get(id(state), 0.0), cost)
         return states[min(costs, key=lambda key: costs[key])]
 
     def _costs(self, at: list[int]) -> Iterator[tuple[int, float]]:

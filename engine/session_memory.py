@@ -97,7 +97,8 @@ class SessionMemory:
         end: the length of the prompt under evaluation, of which only as many states are kept as
         there is room for; None keeps this one in any case."""
         if self.can_remember(seq, end):
-            self._keep(seq, self.memory.length(seq))
+            length = self.memory.length(seq)
+            self._keep(seq, length, self._is_last(length, end))
 
     def can_remember(self, seq: int, end: int | None = None) -> bool:
         """Whether `remember` keeps a state, where none is kept yet and there is room for one."""
@@ -105,20 +106,24 @@ class SessionMemory:
         due = memory.pending(seq) or memory.rerun(seq) or memory.unsettled(seq)
         return self.remembers and not due and self._worth_keeping(seq, memory.length(seq), end)
 
-    def _keep(self, seq: int, length: int) -> None:
+    def _keep(self, seq: int, length: int, last: bool) -> None:
         parts = self.memory.to_keep(seq)
         # Room first: where states lie on a device, there may be none for one more than the limit.
-        if self.prompt_states.make_room(seq, length, self.pools.kept_bytes(parts)):
+        if self.prompt_states.make_room(seq, length, self.pools.kept_bytes(parts), last):
             self.prompt_states.add(seq, length, self.pools.keep(parts))
 
     def _worth_keeping(self, seq: int, length: int, end: int | None) -> bool:
         grid = self.grid or 1
         if length % grid:
             return False
-        if end is None or (self.cuts_freely and end - length < LAST + grid):
+        if end is None or self._is_last(length, end):
             return True
         room = self.prompt_states.room(seq, self.plan.bytes.kept)
         return length in planned(end, room - self.remembers_last(LAST), self.chunk)
+
+    def _is_last(self, length: int, end: int | None) -> bool:
+        """Whether no state behind this one can be kept of a prompt that long."""
+        return end is None or (self.cuts_freely and end - length < LAST + (self.grid or 1))
 
     def reuse(self, seq: int, common: int) -> Reuse:
         """Go back to at most `common` tokens, as near as the memory can, with nothing pending."""
