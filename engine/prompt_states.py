@@ -105,10 +105,9 @@ class PromptStates:
 
     def _costs(self, at: list[int]) -> Iterator[tuple[int, float]]:
         """What the absence of each state costs, of a text with states at these positions."""
-        close = [here for here in at[:-1] if at[-1] - here < SHORT]
         for before, here, after in zip([0, *at], at, [*at[1:], *at[-1:]], strict=False):
-            # One that lies closely before the newest serves edits between the two.
-            last = here == at[-1] or close == [here]
+            # The one before the newest serves edits between the two, if it lies close to it.
+            last = after == at[-1] and after - here < SHORT
             cost = (at[-1] - before + SHORT) / (at[-1] - after + SHORT)
             yield here, (at[-1] + SHORT) / SHORT if last else cost
 
