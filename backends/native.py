@@ -28,6 +28,8 @@ PLAIN = 0  # the layout of the file
 _GROUP = 16  # rows that a packed layout interleaves
 _PIECE = 1 << 22  # bytes of a weight that are packed at a time
 _MOST_CHOICES = 4096  # that a backend remembers
+# Variables by which kernels decide what they take.
+_DECIDING = ("RIVERRUN_CUDA_CHUNKED", "RIVERRUN_EMULATE_CAPABILITY", "RIVERRUN_EMULATE_SHARED")
 _U8_ID = 1000  # the C ABI's id for a type that ggml has none for
 
 
@@ -226,8 +228,8 @@ class NativeBackend(Backend):
         constants: tuple[bool, ...] = ()
         if node.op.constants:
             constants = tuple([v is not None and v.node.op.name == "constant" for v in node.inputs])
-        layouts = tuple(self.packed_layouts)
-        key = (node.op, node.input_specs(), node.specs, constants, layouts, exact)
+        set_to = (*self.packed_layouts, *map(os.environ.get, _DECIDING))
+        key = (node.op, node.input_specs(), node.specs, constants, set_to, exact)
         choice = self._choices.get(key)
         if choice is None:
             choice = self._choose(node, exact, packed)
