@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from .prompts import LEAST_ROWS
 from .request import Request
@@ -34,10 +35,8 @@ class Companions:
 
     def came(self) -> None:
         """A request was submitted."""
-        try:
+        with suppress(IndexError):
             self._ends.popleft()
-        except IndexError:
-            return
 
     def ended(self, n: int) -> None:
         """So many requests have ended by themselves."""

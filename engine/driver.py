@@ -20,8 +20,7 @@ T = TypeVar("T")
 # Steps in a row that raise: then what is left of the requests is given up.
 MOST_FAILURES = 8
 # While requests run, what is compiled beside them rests so many times as long as it took: beside
-# one plan after another, in the same interpreter, steps took 1.2 to 1.7 times as long, and tokens
-# came 8 % slower where it rested 4 times as long.
+# one plan after another, in the same interpreter, steps took 1.2 to 1.7 times as long.
 REST, LOOK = 20, 0.05  # LOOK: seconds after which it looks whether they have ended
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ..engine.items import checked_ids
+from .choices import usage
 from .failures import as_api_error, bad_request, openai_error
 from .http import sse
 from .long_texts import check_text
-from .served import Served
+from .served import Running, Served
 from .service import Service
+from .wire.openai import ChatBody, CompletionBody
 from .wire.sampling import Sampling
 
 T = TypeVar("T")
@@ -69,6 +71,17 @@ def tokens_of(served: Served, prompt: Any) -> list[int]:
     if not isinstance(prompt, list):
         raise bad_request(f"prompt: expected a text or token ids, got {prompt!r}", "prompt")
     return list(checked_ids(prompt, model.n_vocab))
+
+
+def stream_end(
+    body: CompletionBody | ChatBody, runs: Sequence[Running], begin: Mapping[str, Any]
+) -> bytes:
+    """What follows the last text of OpenAI's streams. begin: fields that all its events have."""
+    options = body.stream_options
+    if options is None or not options.include_usage:
+        return DONE
+    found = usage([run.request for run in runs], body.n)
+    return sse({**begin, "choices": [], "usage": found}) + DONE
 
 
 def broken_stream(error: BaseException) -> bytes:

@@ -10,7 +10,7 @@ from ..answers import Reader
 from ..choices import chat_logprobs, entries_of, header, merged, submit_choices, timings, usage
 from ..endpoint import Call, endpoint
 from ..failures import bad_request
-from ..generating import DONE, apart, broken_stream, sampling_options
+from ..generating import apart, broken_stream, sampling_options, stream_end
 from ..http import Answer, Last, Stream, sse
 from ..prompting import (
     Chat,
@@ -141,18 +141,10 @@ class _Writer:
             async for part in merged(self.runs):
                 left -= part.finished and not self.runs[part.choice].failed
                 events = b"".join([sse({**begin, **event}) for event in self._events(part)])
-                yield events if left else Last(events + self._end(begin))
+                yield events if left else Last(events + stream_end(self.body, self.runs, begin))
         finally:
             for run in self.runs:
                 run.cancel()
-
-    def _end(self, begin: dict[str, Any]) -> bytes:
-        """What follows the last answer."""
-        options = self.body.stream_options
-        if options is None or not options.include_usage:
-            return DONE
-        found = usage([run.request for run in self.runs], self.body.n)
-        return sse({**begin, "choices": [], "usage": found}) + DONE
 
     def _events(self, part: Part) -> Iterable[dict[str, Any]]:
         i, first = part.choice, True

@@ -19,12 +19,12 @@ from ..endpoint import Call, endpoint
 from ..failures import bad_request
 from ..filling import fill_in
 from ..generating import (
-    DONE,
     apart,
     apart_if_long,
     broken_stream,
     prompts_of,
     sampling_options,
+    stream_end,
 )
 from ..http import Answer, Last, Stream, sse
 from ..served import Part, Running, Served
@@ -109,18 +109,10 @@ class _Writer:
             async for part in merged(self.runs):
                 left -= part.finished and not self.runs[part.choice].failed
                 event = sse(self._event(part))
-                yield event if left else Last(event + self._end())
+                yield event if left else Last(event + stream_end(self.body, self.runs, self.header))
         finally:
             for run in self.runs:
                 run.cancel()
-
-    def _end(self) -> bytes:
-        """What follows the last text."""
-        options = self.body.stream_options
-        if options is None or not options.include_usage:
-            return DONE
-        found = usage([run.request for run in self.runs], self.body.n)
-        return sse({**self.header, "choices": [], "usage": found}) + DONE
 
     def _event(self, part: Part) -> dict[str, Any]:
         request = self.runs[part.choice].request

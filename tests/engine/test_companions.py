@@ -16,6 +16,7 @@ from pass_rig import Watched, card, watched
 from riverrun.engine import driver, prompting
 from riverrun.engine.buckets import MAX_TOKENS
 from riverrun.engine.companions import GAP, MOST_ENDS, SOON, WAIT, Companions
+from riverrun.engine.engine import Engine
 from riverrun.engine.event import Event
 from riverrun.engine.prompts import LEAST_ROWS
 from rollback_rig import stream, tiny
@@ -141,6 +142,14 @@ def test_those_who_come_back_together_share_a_pass(
         steps.close()
 
 
+def decode_to_the_end_but_some(engine: Engine) -> None:
+    """A request that has few tokens left."""
+    request = engine.submit(stream(870, 5), 6, **GREEDY)
+    while len(request.tokens) < 6 - SOON:
+        engine.step()
+    Watched.seen.clear()
+
+
 @pytest.mark.parametrize(("kind", "passes"), [(Patient, [[9, 9]]), (Hasty, [[9], [9]])])
 def test_a_prompt_waits_for_a_request_about_to_end(
     monkeypatch: pytest.MonkeyPatch, kind: type[Companions], passes: list[list[int]]
@@ -149,10 +158,7 @@ def test_a_prompt_waits_for_a_request_about_to_end(
     monkeypatch.setattr(prompting, "Companions", kind)
     model = tiny("llama")
     with card(monkeypatch, model, 64, prompt_chunk=2048), watched(model, n_seqs=4) as engine:
-        first = engine.submit(stream(870, 5), 6, **GREEDY)
-        while len(first.tokens) < 6 - SOON:
-            engine.step()
-        Watched.seen.clear()
+        decode_to_the_end_but_some(engine)
         asked = [engine.submit(stream(871, 9), 4, **GREEDY)]
         engine.step()
         engine.step()
@@ -169,10 +175,7 @@ def test_long_prompts_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prompting, "Companions", Patient)
     model = tiny("llama")
     with card(monkeypatch, model, 64, prompt_chunk=2048), watched(model, n_seqs=4) as engine:
-        first = engine.submit(stream(880, 5), 6, **GREEDY)
-        while len(first.tokens) < 6 - SOON:
-            engine.step()
-        Watched.seen.clear()
+        decode_to_the_end_but_some(engine)
         engine.submit(stream(881, MAX_TOKENS), 4, **GREEDY)
         engine.step()
         engine.step()
