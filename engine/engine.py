@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import count
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .admission import prompt_ids
@@ -39,7 +40,8 @@ class Engine:
 
     A step is a pass over prompts, or a round of all that decode: a pass of those whose tokens the
     device chooses, and one of the others. The two take turns, so that decoding waits for 512 tokens
-    of prompts at most. A request that fails ends alone; what it gives depends on itself alone."""
+    of prompts at most, of fewer where they take long. A request that fails ends alone; what it
+    gives depends on itself alone."""
 
     def __init__(
         self,
@@ -251,8 +253,9 @@ class Engine:
             self._prompting.run(self._pausing.fit(chosen))
             return [*chosen, *(r for r in self._pausing.paused() if r not in chosen)]
         if decoding:
-            self._decoded = True
+            self._decoded, began = True, perf_counter()
             self._decode(decoding)
+            self._prompting.note_decoding(perf_counter() - began)
         return [*decoding, *(r for r in self._pausing.paused() if r not in decoding)]
 
     def _decode(self, requests: Sequence[Request]) -> None:

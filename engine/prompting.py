@@ -15,6 +15,7 @@ from .companions import Companions
 from .drafting import Drafting, Opener
 from .draws import KINDS
 from .parked import Parked
+from .portions import Portions
 from .prompts import Prompt
 from .request import Request, Stage
 from .roster import Roster
@@ -38,7 +39,7 @@ class Prompting:
         """continues: prompts follow what their sequence holds, unless it is to be reused."""
         self.sequences, self._roster, self._ahead, self._rounds = sequences, roster, ahead, rounds
         self._parked, self._continues = parked, continues
-        self._companions = Companions()
+        self._companions, self._portions = Companions(), Portions()
         self._drafting: dict[Any, Drafting] = {}
 
     def prepare(self, opener: Opener | Drafting | None) -> bool:
@@ -92,7 +93,7 @@ class Prompting:
         works = {request: self._roster.prompts[request] for request in requests}
         most = self.sequences.storage.chunk
         if decoding:
-            most = min(most, MAX_TOKENS)
+            most = min(most, max(self._portions.tokens(), self.sequences.storage.grid or 1))
         for work in works.values():
             work.most = most
         first, *others = sorted(requests, key=lambda r: (works[r].urgency, r.number))
@@ -126,6 +127,10 @@ class Prompting:
         waits = self._has_room([*self._roster.prompting, *queue])
         return self._companions.gap if waits and self._companions.worth_waiting(()) else 0.0
 
+    def note_decoding(self, seconds: float) -> None:
+        """A pass of those that decode took so long."""
+        self._portions.note_decoding(seconds)
+
     def came(self) -> None:
         """A request was submitted. From any thread."""
         self._companions.came()
@@ -147,7 +152,9 @@ class Prompting:
         if len(requests) < 2 or not self._run_together(requests):
             for request in requests:
                 self._guarded(request, partial(self._pass, request, self._roster.prompts[request]))
-        self._companions.note_pass(rows, time.perf_counter() - began)
+        took = time.perf_counter() - began
+        self._companions.note_pass(rows, took)
+        self._portions.note_prompts(rows, took)
         for request in requests:
             if request.ending:
                 self._roster.end(request)

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import riverrun as rr
 from riverrun.engine import Model, passes
+from riverrun.engine.buckets import MAX_TOKENS
+from riverrun.engine.portions import Portions
 from riverrun.engine.sequences import Sequences
 from riverrun.graph.errors import BackendError
 
@@ -19,11 +21,13 @@ N_CTX = 4096
 
 @contextmanager
 def card(monkeypatch: pytest.MonkeyPatch, model: Model, grid: int, **more: Any) -> Iterator[None]:
-    """As if the model's backend were a card whose plans for prompts are exact at this grid."""
+    """As if the model's backend were a card whose plans for prompts are exact at this grid, and on
+    which short passes never pay."""
     able = replace(model.backend.capabilities, prompt_exact=False, joins_prompts=True, **more)
     with monkeypatch.context() as within:
         within.setattr(model.backend, "capabilities", able)
         within.setattr(passes, "prompt_grid", lambda model, plan: grid)
+        within.setattr(Portions, "tokens", lambda self: MAX_TOKENS)
         yield
 
 
