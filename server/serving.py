@@ -14,7 +14,7 @@ import uvicorn
 from .app import make_app
 from .logs import log_as
 from .options import ServerOptions
-from .protocol import BoundedHeads
+from .protocol import BoundedRequests
 from .service import Service
 
 # Seconds for which a thread keeps Python to itself while another waits: between passes the engine
@@ -70,7 +70,7 @@ async def _serve(service: Service, listening: socket.socket) -> None:
         log_config=None,
         access_log=False,
         lifespan="off",
-        http=BoundedHeads,
+        http=BoundedRequests,
         timeout_graceful_shutdown=max(1, round(service.options.drain)),
         server_header=False,
     )

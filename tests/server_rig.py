@@ -21,7 +21,7 @@ from paths import DEMO
 from riverrun.engine.engine import Engine
 from riverrun.server.app import make_app
 from riverrun.server.options import ServerOptions
-from riverrun.server.protocol import BoundedHeads
+from riverrun.server.protocol import BoundedRequests
 from riverrun.server.served import Served
 from riverrun.server.service import Service
 
@@ -44,7 +44,7 @@ class Server:
     def __init__(self, service: Service) -> None:
         self.service = service
         config = uvicorn.Config(
-            make_app(service), port=0, log_config=None, lifespan="on", http=BoundedHeads
+            make_app(service), port=0, log_config=None, lifespan="on", http=BoundedRequests
         )
         self._server = uvicorn.Server(config)
         self.loop: asyncio.AbstractEventLoop | None = None

@@ -55,6 +55,8 @@ def serve(
         if folder is not None and not folder.is_dir():
             raise misuse(f"{folder} is no folder", flag)
     if os.environ.get(KEY):
+        if not os.environ[KEY].strip():
+            raise misuse(f"{KEY} holds blanks alone; give it a key, or unset it", KEY)
         options = replace(options, api_keys=(*options.api_keys, os.environ[KEY]))
     listening = listen(options)
     asked = asked.fetched()

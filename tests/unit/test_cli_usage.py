@@ -88,3 +88,13 @@ def test_no_usage_error_is_made_without_a_name() -> None:
         if re.search(r"BadParameter\(", path.read_text())
     ]
     assert made == ["misuse.py"]
+
+
+def test_a_key_of_blanks_in_the_environment(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its variable is what the message names, not an option that nobody gave."""
+    monkeypatch.setenv("RIVERRUN_API_KEY", "  ")
+    outcome = run_cli(capsys, "serve")
+    assert outcome.is_short_error(2), outcome
+    assert "'RIVERRUN_API_KEY'" in outcome.err and "blanks" in outcome.err
