@@ -21,7 +21,7 @@ T = TypeVar("T")
 MOST_FAILURES = 8
 # While requests run, what is compiled beside them rests so many times as long as it took: beside
 # one plan after another, in the same interpreter, steps took 1.2 to 1.7 times as long.
-REST, LOOK = 20, 0.05  # LOOK: seconds after which it looks whether they have ended
+REST, LOOK = 40, 0.05  # LOOK: seconds after which it looks whether they have ended
 
 
 def rest(until: float, busy: Callable[[], bool]) -> None:
@@ -36,15 +36,17 @@ class Driver:
     thread.
 
     tell: called on the driver's thread with the events of each step; failed: with an exception
-    that rose from a step, after which the engine has gone on with the requests that it could."""
+    that rose from a step, after which the engine has gone on with the requests that it could;
+    made: called behind each of these plans, on the thread that compiles."""
 
     def __init__(
         self,
         engine: Engine,
         tell: Callable[[Sequence[Event]], None],
         failed: Callable[[BaseException], None],
+        made: Callable[[], None] = lambda: None,
     ) -> None:
-        self.engine, self._tell, self._failed = engine, tell, failed
+        self.engine, self._tell, self._failed, self._made = engine, tell, failed, made
         self._wake, self._closing = threading.Condition(threading.RLock()), False
         self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -112,6 +114,7 @@ class Driver:
                 attached = self._unless_closing(piece.attach)
                 if attached is not None:
                     attached.result()
+                self._made()
             until = time.monotonic() + REST * (time.monotonic() - began)
             rest(until, lambda: not (self.engine.idle or self._closing))
 

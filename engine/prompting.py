@@ -93,7 +93,8 @@ class Prompting:
         works = {request: self._roster.prompts[request] for request in requests}
         most = self.sequences.storage.chunk
         if decoding:
-            most = min(most, max(self._portions.tokens(), self.sequences.storage.grid or 1))
+            on_host = self.sequences.model.backend.on_host
+            most = min(most, self._portions.tokens() if on_host else MAX_TOKENS)
         for work in works.values():
             work.most = most
         first, *others = sorted(requests, key=lambda r: (works[r].urgency, r.number))

@@ -21,6 +21,7 @@ from ..graph.errors import RequestError
 from ..speculative import Speculation
 from .failures import ApiError, overloaded
 from .logs import log
+from .long_lived import made
 
 if TYPE_CHECKING:
     from .metrics import Metrics
@@ -143,7 +144,7 @@ class Served:
         self._most = engine.session.n_seqs + longest_queue
         self._running: dict[Request, Running] = {}
         self._loop = asyncio.get_running_loop()
-        self.driver = Driver(engine, self._tell, self._failed)
+        self.driver = Driver(engine, self._tell, self._failed, made)
         self._constraints: dict[tuple[str, str], Constraint] = {}
         self._compiling = threading.Lock()
         self.embedding = asyncio.Lock()  # embeddings are made by one request at a time

@@ -13,6 +13,7 @@ import uvicorn
 
 from .app import make_app
 from .logs import log_as
+from .long_lived import passing_over
 from .options import ServerOptions
 from .protocol import BoundedRequests
 from .service import Service
@@ -51,7 +52,8 @@ def serve(service: Service, listening: socket.socket) -> None:
     before = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH)
     try:
-        asyncio.run(_serve(service, listening))
+        with passing_over():
+            asyncio.run(_serve(service, listening))
     finally:
         sys.setswitchinterval(before)
 

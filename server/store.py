@@ -12,6 +12,7 @@ from pathlib import Path
 from ..engine.engine import Engine
 from .failures import ApiError, overloaded
 from .logs import log
+from .long_lived import gone, made
 from .metrics import Metrics
 from .options import ServerOptions
 from .served import Served
@@ -128,6 +129,7 @@ class ModelStore:
         """Free a model."""
         self._served.pop(served.name, None)
         await asyncio.to_thread(served.close)
+        await asyncio.to_thread(gone)
         log("unloaded", model=served.name)
 
     async def unload_old(self) -> None:
@@ -149,6 +151,7 @@ class ModelStore:
     async def _open(self, known: Known) -> Served:
         began = time.monotonic()
         engine = await asyncio.to_thread(self._load, known.path)
+        await asyncio.to_thread(made)
         log("loaded", model=known.name, seconds=round(time.monotonic() - began, 2))
         o = self.options
         return Served(known.name, engine, o.queue, o.timeout, self._metrics)

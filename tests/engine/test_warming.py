@@ -126,7 +126,8 @@ def test_no_request_waits_for_what_is_compiled_later() -> None:
         piece(note, fails),
         piece(note, lambda: note(done)),
     ]
-    driver = Driver(engine, tell, lambda error: None)
+    after = list[int]()
+    driver = Driver(engine, tell, lambda error: None, lambda: after.append(len(names)))
     assert begun.wait(SECONDS)
     driver.submit([1, 2, 3], 4, temperature=0, ignore_eos=True)
     assert ended.wait(SECONDS) and names == []
@@ -134,6 +135,7 @@ def test_no_request_waits_for_what_is_compiled_later() -> None:
     assert done.wait(SECONDS)
     driver.close()
     assert names == ["engine", "plans", "plans", "engine"]
+    assert after == [1, 4]  # behind each that could be made and attached
 
 
 @pytest.mark.parametrize(("steps", "looks"), [(0, 0), (3, 3), (50, 10)])
