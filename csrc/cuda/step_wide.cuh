@@ -49,27 +49,24 @@ struct WidePass {
   int first, units;  // of the pass
   int warp = step_warp();
   WideRuns runs{share};
-  unsigned a[2][2][4] = {};  // operands of 32 values, and of those before
 
   // Products of a block: lower bytes of codes times steps, and upper ones.
-  __device__ void multiply(F& f, StepOperand x, int (&low)[32], int (&high)[32]) {
+  __device__ static void multiply(F& f, StepOperand x, int (&low)[32], int (&high)[32]) {
+    unsigned a[2][2][4];  // operands of 32 values, and of those before
 #pragma unroll
     for (int i = 0; i < kStepBlock / 32; ++i) {
       unsigned(&of)[2][4] = a[i % 2];
-      if (i >= 2) wgmma_wait<1>();
-      hold(of);
+      if (i >= 2) {
+        wgmma_wait<1>();
+        hold(of);
+      }
       f.operands(i, of);
       hold(of);
-      wgmma_begin();
       const StepOperand at = step_operand_behind(x, i / 4 * Record::slab + i % 4 * 32);
-      if (i == 0) {
-        wgmma_step<false, false>(low, of[0], at);
-        wgmma_step<false, F::kSigned>(high, of[1], at);
-      } else {
-        wgmma_step<true, false>(low, of[0], at);
-        wgmma_step<true, F::kSigned>(high, of[1], at);
-      }
-      wgmma_commit();
+      if (i == 0)
+        wgmma_step<false, F::kSigned>(low, high, of, at);
+      else
+        wgmma_step<true, F::kSigned>(low, high, of, at);
     }
     wgmma_wait<0>();
     hold_sums(low);
@@ -195,44 +192,58 @@ struct WidePass {
     return f;
   }
 
+  // Of a lane's rows of x.
+  __device__ static void load_scales(const unsigned char* x, float (&scales)[kFours]) {
+    const auto* from =
+        reinterpret_cast<const float4*>(x + Record::scales + threadIdx.x % 4 * kFours * 4);
+#pragma unroll
+    for (int i = 0; i < kFours / 4; ++i) {
+      const float4 four = from[i];
+      scales[4 * i] = four.x, scales[4 * i + 1] = four.y;
+      scales[4 * i + 2] = four.z, scales[4 * i + 3] = four.w;
+    }
+  }
+
   __device__ void run(const WideLayout& layout, StepRing& ring, unsigned& parities) {
-    const int group = warp / kWideTile, t = threadIdx.x % 4;
+    const int group = warp / kWideTile;
     const int own = own_tiles(units), turns = (turn_units(units) + kWideTile - 1) / kWideTile;
+    const int own_unit = unit_of(group);
+    // The tile that it is this warpgroup's turn at.
+    int turn = group;
     Sums sums = {};
+    bool begins = true;
+    int end = own_unit < units ? runs.end(first + own_unit, 0, begins) : 0;
 #pragma unroll 1
     for (int block = 0, at = 0; block < share.blocks; ++block) {
       if (at == 0) barrier_wait(ring.full + ring.at, ring.parity);
       // The shuffle tells the compiler that all lanes have the same.
-      const int stage = __shfl_sync(kAllLanes, ring.at, 0) * layout.stage;
-      const unsigned char* x = memory.stages + stage + at * kWideRecord;
-      const StepOperand operand =
-          step_operand_behind(step_operand(memory.stages), stage + at * kWideRecord);
-      // The tile that it is this warpgroup's turn at.
-      const int turn = (group + kWideGroups - block % kWideGroups) % kWideGroups;
+      const int stage = __shfl_sync(kAllLanes, memory.at + ring.at * layout.stage, 0);
+      const unsigned char* x = dynamic_shared() + stage + at * kWideRecord;
+      const StepOperand operand = step_operand_same(
+          step_operand_behind(step_operand(dynamic_shared()), stage + at * kWideRecord));
 #pragma unroll 1
       for (int i = own ? 0 : 1; i < (turn < turns ? 2 : 1); ++i) {
-        const int unit = unit_of(i == 0 ? group : own + turn);
+        const int unit = i == 0 ? own_unit : unit_of(own + turn);
         const bool has = unit < units;
         // A warp without a unit multiplies the last one as others of its warpgroup do theirs.
-        F f = codes(layout, memory.stages + stage, has ? unit : units - 1, block, at);
+        F f = codes(layout, dynamic_shared() + stage, has ? unit : units - 1, block, at);
         int low[32], high[32];
         multiply(f, operand, low, high);
         if (!has) continue;
         Sums now;
         values(f, low, high, x + Record::sums, now);
         float scales[kFours];
-#pragma unroll
-        for (int j = 0; j < kFours; ++j)
-          scales[j] = *reinterpret_cast<const float*>(x + Record::scales + (t * kFours + j) * 4);
+        load_scales(x, scales);
         if (i == 1) {
           take_turn(turn, unit, block, now, scales, parities);
           continue;
         }
         add(now, scales, sums);
-        bool begins;
-        if (block + 1 == runs.end(first + unit, block, begins))
-          end_piece(first + unit, sums, begins, block + 1 == share.blocks);
+        if (block + 1 < end) continue;
+        end_piece(first + unit, sums, begins, block + 1 == share.blocks);
+        end = runs.end(first + unit, block + 1, begins);
       }
+      turn = turn == 0 ? kWideGroups - 1 : turn - 1;
       if (++at < layout.blocks && block + 1 < share.blocks) continue;
       at = 0;
       __syncwarp();

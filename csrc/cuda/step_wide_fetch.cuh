@@ -39,6 +39,7 @@ constexpr int kMostTurnUnits = (kWideGroups - 1) * kWideTile;
 
 struct WideMemory {
   unsigned char* stages;
+  int at;                               // bytes before them
   float4* sums;                         // of units that warpgroups take in turn
   float4* pieces;                       // of units that are cut, those before the running one
   uint64_t *full, *empty, *turn, *met;  // barriers; `met` of all warps but those that copy
@@ -46,7 +47,10 @@ struct WideMemory {
 
   __device__ explicit WideMemory(const WideLayout& layout) {
     unsigned char* start = dynamic_shared();
-    stages = start + (-reinterpret_cast<uintptr_t>(start) & (kWideApart - 1));
+    // By a shuffle, so that it is found once.
+    at = __shfl_sync(kAllLanes,
+                     static_cast<int>(-reinterpret_cast<uintptr_t>(start) & (kWideApart - 1)), 0);
+    stages = start + at;
     sums = reinterpret_cast<float4*>(stages + layout.stages * layout.stage);
     pieces = sums + layout.sums / 16;
     full = reinterpret_cast<uint64_t*>(pieces + layout.pieces / 16);
