@@ -9,10 +9,9 @@ from __future__ import annotations
 from .buckets import MAX_TOKENS
 
 TIME = 0.75  # share of all time that passes over prompts get at least
-RATE = (
-    0.8  # of a token's time that one in passes twice as long takes, at least, if those are not due
-)
-GUESS = 0.75  # the same, before passes twice as long as the longest were seen
+# A token's time in passes twice as long, as a share of its time in shorter ones: less than RATE is
+# worth the longer passes. GUESS: until these were seen.
+RATE, GUESS = 0.8, 0.75
 LEAST = 16  # tokens
 FAST, RISE = 0.5, 0.1  # shares of a shorter and of a longer time in what a pass is taken to take
 
