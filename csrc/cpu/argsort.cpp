@@ -1,18 +1,12 @@
 // argsort: one thread a row. Order-preserving integer keys with the index below; a radix sort from
 // the lowest digit up keeps equal elements in order.
 
+#include "ops/argsort.hpp"
+
 #include "kernel.hpp"
 #include "norm.hpp"
 
 namespace {
-
-int supports(const rr_node* node, char* why, size_t size) {
-  const rr_tensor &x = node->inputs[0], &y = node->outputs[0];
-  if (x.dtype != RR_F32) return refuse(why, size, "x needs to be f32");
-  if (y.dtype != RR_I32 || !dense_tail(y, 1)) return refuse(why, size, "y needs dense i32 rows");
-  if (x.shape[x.rank - 1] > INT32_MAX) return refuse(why, size, "a row exceeds i32 indices");
-  return 1;
-}
 
 // Floats in the order of these integers; both zeros are equal.
 uint32_t key_of(float value) {

@@ -2,6 +2,8 @@
 // whole where that keeps all threads busy; else (few rows, long context) their splits are shared
 // out, and merged after a barrier in the same ascending order.
 
+#include "ops/attention.hpp"
+
 #include "attention_block.hpp"
 #include "kernel.hpp"
 #include "ragged.hpp"
@@ -9,21 +11,6 @@
 namespace {
 
 constexpr int64_t kPartialFloats = int64_t{8} << 20;  // no more room is asked for partial sums
-
-int supports(const rr_node* node, char* why, size_t size) {
-  const rr_tensor* in = node->inputs;
-  if (in[0].dtype != RR_F32 || in[0].rank != 3 || !dense_tail(in[0], 1))
-    return refuse(why, size, "q needs to be f32 of rank 3 and dense along the last axis");
-  for (int i = 1; i < 3; ++i)
-    if (in[i].rank != 3 || !dense_pool(in[i]))
-      return refuse(why, size, "k and v need to be dense f32, f16, bf16, q8_0 or q4_0 of rank 3");
-  for (int i = 3; i < 6; ++i)
-    if (in[i].dtype != RR_I32 || !dense(in[i]))
-      return refuse(why, size, "offsets, positions and block table need to be dense i32");
-  if (present(in[6]) && (in[6].dtype != RR_F32 || !dense(in[6])))
-    return refuse(why, size, "sinks need to be dense f32");
-  return 1;
-}
 
 struct Task {
   const rr_tensor *q, *k, *v, *o;
@@ -372,4 +359,4 @@ int32_t tasks(const rr_node* node) {
 
 }  // namespace
 
-RR_KERNEL(kernel, RR_ROW_EXACT, "attention", supports, workspace, tasks, run)
+RR_KERNEL(kernel, RR_ROW_EXACT, "attention", supports_task, workspace, tasks, run)

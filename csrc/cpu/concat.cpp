@@ -1,16 +1,10 @@
 // concat: each input is copied to its place along the axis.
 
+#include "ops/concat.hpp"
+
 #include "copy.hpp"
 
 namespace {
-
-int supports(const rr_node* node, char* why, size_t size) {
-  for (uint32_t i = 0; i < node->n_inputs; ++i)
-    if (element_bytes(node->inputs[i].dtype) == 0 ||
-        node->inputs[i].dtype != node->outputs[0].dtype)
-      return refuse(why, size, "takes plain element types, all the same");
-  return 1;
-}
 
 void run(const rr_node* node, const rr_exec* exec) {
   const rr_tensor& y = node->outputs[0];

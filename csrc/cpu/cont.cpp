@@ -1,22 +1,13 @@
 // cont and cast: copies to row-major order and to other element types.
 
+#include "ops/cont.hpp"
+
 #include "convert.hpp"
 
 namespace {
 
-int supports_cont(const rr_node* node, char* why, size_t size) {
-  if (element_bytes(node->inputs[0].dtype) == 0) return refuse(why, size, "x has a block type");
-  return 1;
-}
-
 void run_cont(const rr_node* node, const rr_exec* exec) {
   copy_elements(node->outputs[0], node->inputs[0], node->rows, exec);
-}
-
-int supports_cast(const rr_node* node, char* why, size_t size) {
-  if (!castable(node->inputs[0].dtype) || !castable(node->outputs[0].dtype))
-    return refuse(why, size, "casts among f32, f16, bf16 and i32 only");
-  return 1;
 }
 
 // Towards zero, held to the range of i32; NaN gives 0.

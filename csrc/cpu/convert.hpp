@@ -1,15 +1,12 @@
 // Elements of the types that cast takes, as floats.
 #pragma once
 
+#include "castable.hpp"
 #include "copy.hpp"
 
 namespace {
 
 constexpr int64_t kChunk = 256;
-
-[[maybe_unused]] inline bool castable(uint32_t dtype) {
-  return dtype == RR_F32 || dtype == RR_F16 || dtype == RR_BF16 || dtype == RR_I32;
-}
 
 // Up to kChunk dense elements as floats, 16 at a time: both sides hold kChunk elements.
 inline void decode(uint32_t dtype, const void* from, float* to, int64_t n) {

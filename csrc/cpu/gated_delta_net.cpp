@@ -4,6 +4,8 @@
 // rows go through the whole pass so: what settles changes the state in place, and the rest goes on
 // in scratch, so that the state is read once, and written once or, where nothing settles, not.
 
+#include "ops/gated_delta_net.hpp"
+
 #include "delta_rule.hpp"
 
 namespace {
@@ -11,25 +13,6 @@ namespace {
 constexpr int kRows = kManyRegisters ? 8 : 4;  // value rows whose sums stay in registers
 constexpr int64_t kPanel = 4 * kRows;          // value rows that stay in the first-level cache
 constexpr int64_t kChunk = 8;                  // tokens whose prepared operands lie in scratch
-
-int supports(const rr_node* node, char* why, size_t size) {
-  const rr_tensor* in = node->inputs;
-  for (int i = 0; i < 3; ++i)
-    if (in[i].dtype != RR_F32 || in[i].rank != 3 || !dense_tail(in[i], 1))
-      return refuse(why, size, "q, k and v need to be f32 of rank 3 and dense along the last axis");
-  if (in[2].shape[2] != in[1].shape[2]) return refuse(why, size, "keys and values differ in size");
-  for (int i = 3; i < 5; ++i)
-    if (in[i].dtype != RR_F32 || !dense(in[i]))
-      return refuse(why, size, "g and beta need to be dense f32");
-  if (in[5].dtype != RR_I32 || !dense(in[5]))
-    return refuse(why, size, "seq_offsets needs to be dense i32");
-  const char* complaint = kept_complaint(in[7], in[6], in[8], in[9]);
-  if (*complaint) return refuse(why, size, complaint);
-  const int64_t heads = in[2].shape[1], of_head = in[2].shape[2];
-  const int64_t decays = heads * (in[3].rank == 3 ? of_head : 1);
-  complaint = replay_complaint(in + 10, in[7], (in[1].shape[1] + heads) * of_head + decays);
-  return *complaint ? refuse(why, size, complaint) : 1;
-}
 
 // Where the state of sequence b lies after its token t, and before it.
 float* state_after(const Task& task, int64_t b, int64_t t) {
@@ -343,4 +326,4 @@ int32_t tasks(const rr_node* node) {
 
 }  // namespace
 
-RR_KERNEL(kernel, RR_ROW_EXACT, "gated_delta_net", supports, workspace, tasks, run)
+RR_KERNEL(kernel, RR_ROW_EXACT, "gated_delta_net", supports_rule, workspace, tasks, run)

@@ -1,17 +1,11 @@
 // l2_norm: one thread a row, the factor in f64 because 1/eps and 1/norm may exceed f32.
 
+#include "ops/l2_norm.hpp"
+
 #include "kernel.hpp"
 #include "norm.hpp"
 
 namespace {
-
-int supports(const rr_node* node, char* why, size_t size) {
-  const rr_tensor& x = node->inputs[0];
-  if (x.dtype != RR_F32 || !dense_tail(x, 1)) return refuse(why, size, "x needs dense f32 rows");
-  if (!attr_is(node, "form", "add") && !attr_is(node, "form", "max"))
-    return refuse(why, size, "form needs to be add or max");
-  return 1;
-}
 
 void run(const rr_node* node, const rr_exec* exec) {
   const rr_tensor &x = node->inputs[0], &y = node->outputs[0];

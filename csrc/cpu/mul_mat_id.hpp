@@ -3,6 +3,7 @@
 #pragma once
 
 #include "node.hpp"
+#include "ops/mul_mat_id.hpp"
 
 namespace {
 
@@ -120,16 +121,6 @@ inline rr_tensor rows_of_pairs(const rr_node* node) {
   x.strides[2] = x.strides[1];
   x.strides[1] = 0;
   return x;
-}
-
-inline int supports_routing(const rr_node* node, char* why, size_t size) {
-  const rr_tensor &x = node->inputs[0], &ids = node->inputs[2], &y = node->outputs[0];
-  if (node->inputs[1].rank != 3 || ids.rank != 2) return refuse(why, size, "w needs rank 3");
-  if (x.dtype != RR_F32 || !dense_tail(x, 1) || !dense_tail(y, 1))
-    return refuse(why, size, "x and y need dense f32 rows");
-  if (ids.dtype != RR_I32 || !dense(ids)) return refuse(why, size, "ids need to be dense i32");
-  if (numel(ids) > INT32_MAX) return refuse(why, size, "more pairs than i32 indices");
-  return 1;
 }
 
 // Experts that a node can meet at most.

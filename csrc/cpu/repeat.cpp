@@ -1,15 +1,10 @@
 // repeat: each row of y is one row of x, some times over.
 
+#include "ops/repeat.hpp"
+
 #include "copy.hpp"
 
 namespace {
-
-int supports(const rr_node* node, char* why, size_t size) {
-  const rr_tensor &x = node->inputs[0], &y = node->outputs[0];
-  if (element_bytes(x.dtype) == 0) return refuse(why, size, "x has a block type");
-  if (!dense_tail(y, y.rank > 0 ? 1 : 0)) return refuse(why, size, "y needs dense rows");
-  return 1;
-}
 
 // Where row r of y comes from.
 char* source_row(const rr_tensor& x, const rr_tensor& y, int64_t r) {

@@ -1,17 +1,11 @@
 // rms_norm: one thread a row, sum of squares in f64 over sixteen running sums.
 
+#include "ops/rms_norm.hpp"
+
 #include "kernel.hpp"
 #include "norm.hpp"
 
 namespace {
-
-int supports(const rr_node* node, char* why, size_t size) {
-  const rr_tensor& x = node->inputs[0];
-  if (x.dtype != RR_F32 || !dense_tail(x, 1)) return refuse(why, size, "x needs dense f32 rows");
-  if (present(node->inputs[1]) && !dense(node->inputs[1]))
-    return refuse(why, size, "w needs to be dense");
-  return 1;
-}
 
 void run(const rr_node* node, const rr_exec* exec) {
   const rr_tensor &x = node->inputs[0], &w = node->inputs[1], &y = node->outputs[0];

@@ -1,12 +1,13 @@
 // rope: angles, their sines and cosines in f64 once a token; then all heads are rotated in f32.
 
+#include "ops/rope.hpp"
+
 #include "kernel.hpp"
 #include "native_vec.hpp"
 #include "trig.hpp"
 
 namespace {
 
-constexpr int kMaxPairs = 512;
 constexpr double kPi = 3.14159265358979323846;
 
 constexpr int kWide = kLanes / 2;
@@ -27,32 +28,6 @@ struct Turn {
   alignas(64) float cosine[2 * kMaxPairs];
   alignas(64) float sine[2 * kMaxPairs];
 };
-
-int64_t sum_of_sections(const rr_attr* sections) {
-  int64_t sum = 0;
-  for (uint32_t i = 0; i < sections->count; ++i) sum += sections->ints[i];
-  return sum;
-}
-
-int supports(const rr_node* node, char* why, size_t size) {
-  const rr_tensor& x = node->inputs[0];
-  const int64_t n_rot = attr_int(node, "n_rot", 0);
-  if (x.rank != 3 || x.dtype != RR_F32 || !dense_tail(x, 1))
-    return refuse(why, size, "x needs rank 3 and dense f32 rows");
-  if (node->inputs[1].dtype != RR_I32) return refuse(why, size, "positions need to be i32");
-  if (n_rot < 2 || n_rot % 2 != 0 || n_rot > x.shape[2] || n_rot > 2 * kMaxPairs)
-    return refuse(why, size, "n_rot needs to be even, at most the head size and 1024");
-  if (present(node->inputs[2]) && !dense(node->inputs[2]))
-    return refuse(why, size, "factors need to be dense");
-  if (!attr_is(node, "style", "imrope")) {
-    if (attr_is(node, "style", "norm") || attr_is(node, "style", "neox")) return 1;
-    return refuse(why, size, "style needs to be norm, neox or imrope");
-  }
-  const rr_attr* sections = find_attr(node, "sections");
-  if (!sections || sections->count != 4 || sum_of_sections(sections) <= 0)
-    return refuse(why, size, "imrope needs four sections");
-  return 1;
-}
 
 // YaRN: the pair that turns `times` times within the original context.
 double pair_turning(const rr_node* node, double times) {
@@ -212,4 +187,4 @@ int32_t tasks(const rr_node* node) {
 
 }  // namespace
 
-RR_KERNEL(kernel, RR_ROW_EXACT, "rope", supports, nullptr, tasks, run)
+RR_KERNEL(kernel, RR_ROW_EXACT, "rope", supports_rope, nullptr, tasks, run)

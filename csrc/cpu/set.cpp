@@ -1,15 +1,10 @@
 // set: what lies before and after src comes from dst, and is there already where y is dst's memory.
 
+#include "ops/set.hpp"
+
 #include "copy.hpp"
 
 namespace {
-
-int supports(const rr_node* node, char* why, size_t size) {
-  const rr_tensor &dst = node->inputs[0], &src = node->inputs[1];
-  if (element_bytes(dst.dtype) == 0 || src.dtype != dst.dtype)
-    return refuse(why, size, "takes plain element types, both the same");
-  return 1;
-}
 
 // n elements of t along an axis, from `start` on.
 rr_tensor part(const rr_tensor& t, int64_t axis, int64_t start, int64_t n) {

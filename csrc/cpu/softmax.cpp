@@ -1,6 +1,8 @@
 // softmax: one thread a row. Scores and their distance from the largest in f64, exponentials in
 // f32, their sum in f64.
 
+#include "ops/softmax.hpp"
+
 #include "activation.hpp"
 #include "kernel.hpp"
 #include "norm.hpp"
@@ -68,14 +70,6 @@ void softmax(const Row& row, float* y) {
   }
   const float share = static_cast<float>(1.0 / (total == 0.0 ? 1.0 : total));
   for (int64_t i = 0; i < row.n; ++i) y[i] *= share;
-}
-
-int supports(const rr_node* node, char* why, size_t size) {
-  const rr_tensor &x = node->inputs[0], &mask = node->inputs[1];
-  if (x.dtype != RR_F32 || !dense_tail(x, 1)) return refuse(why, size, "x needs dense f32 rows");
-  if (present(mask) && (mask.dtype != RR_F32 || !dense_tail(mask, mask.rank > 0 ? 1 : 0)))
-    return refuse(why, size, "mask needs dense f32 rows");
-  return 1;
 }
 
 void run(const rr_node* node, const rr_exec* exec) {

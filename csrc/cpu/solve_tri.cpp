@@ -1,17 +1,12 @@
 // solve_tri: substitution in f64. Threads split the matrices and, of each, the columns of b.
 
+#include "ops/solve_tri.hpp"
+
 #include "kernel.hpp"
 
 namespace {
 
 constexpr int64_t kColumns = 16;
-
-int supports(const rr_node* node, char* why, size_t size) {
-  for (int i = 0; i < 2; ++i)
-    if (node->inputs[i].dtype != RR_F32 || !dense(node->inputs[i]))
-      return refuse(why, size, "a and b need to be dense f32");
-  return dense(node->outputs[0]) ? 1 : refuse(why, size, "x needs to be dense");
-}
 
 struct System {
   const float* a;  // [n][n]

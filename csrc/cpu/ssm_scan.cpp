@@ -5,6 +5,8 @@
 // token, so that the results are the same to the bit. Elsewhere, where the state after a token
 // belongs is also where the next token reads it; tokens that are only logged go on in scratch.
 
+#include "ops/ssm_scan.hpp"
+
 #include "activation.hpp"
 #include "kernel.hpp"
 #include "native_vec.hpp"
@@ -26,24 +28,6 @@ struct Task {
   int64_t heads, values, groups, size;
   float *steps, *decays;  // [N, heads]
 };
-
-int supports(const rr_node* node, char* why, size_t size) {
-  const rr_tensor* in = node->inputs;
-  const rr_tensor *const rows[] = {&in[0], &in[3], &in[4]}, *const plain[] = {&in[1], &in[2]};
-  for (const rr_tensor* t : rows)
-    if (t->dtype != RR_F32 || t->rank != 3 || !dense_tail(*t, 1))
-      return refuse(why, size, "x, b and c need to be f32 of rank 3 and dense along the last axis");
-  for (const rr_tensor* t : plain)
-    if (t->dtype != RR_F32 || !dense(*t)) return refuse(why, size, "dt and a need to be dense f32");
-  if (in[5].dtype != RR_I32 || !dense(in[5]))
-    return refuse(why, size, "seq_offsets needs to be dense i32");
-  const char* complaint = kept_complaint(in[7], in[6], in[8], in[9]);
-  if (*complaint) return refuse(why, size, complaint);
-  const int64_t heads = in[0].shape[1];
-  const int64_t entry = in[3].shape[1] * in[3].shape[2] + heads * in[0].shape[2] + heads;
-  complaint = replay_complaint(in + 10, in[7], entry);
-  return *complaint ? refuse(why, size, complaint) : 1;
-}
 
 float* head_ptr(const rr_tensor& t, int64_t row, int64_t head) {
   return reinterpret_cast<float*>(static_cast<char*>(t.data) + row * t.strides[0] +
@@ -387,4 +371,4 @@ int32_t tasks(const rr_node* node) {
 
 }  // namespace
 
-RR_KERNEL(kernel, RR_ROW_EXACT, "ssm_scan", supports, workspace, tasks, run)
+RR_KERNEL(kernel, RR_ROW_EXACT, "ssm_scan", supports_scan, workspace, tasks, run)

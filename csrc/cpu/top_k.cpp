@@ -1,6 +1,8 @@
 // top_k: the maxima of groups of elements give a bound that k elements reach, and the few that do
 // pass through a heap. With fewer rows than threads a row goes in pieces, whose best are merged.
 
+#include "ops/top_k.hpp"
+
 #include "kernel.hpp"
 #include "native_vec.hpp"
 
@@ -15,15 +17,6 @@ constexpr int64_t kPiece = 16384, kMostPieces = 8;
 // The bound is the k-th largest of the maxima of 4 k groups: some 1.15 k elements reach it where
 // their order is random, and with more groups finding it takes longer than what that saves.
 constexpr int64_t kGroups = 4;
-
-int supports(const rr_node* node, char* why, size_t size) {
-  const rr_tensor& x = node->inputs[0];
-  const int64_t k = attr_int(node, "k", 0);
-  if (k < 1 || k > x.shape[x.rank - 1]) return refuse(why, size, "k is not within a row");
-  if (x.dtype != RR_F32 || !dense_tail(x, 1)) return refuse(why, size, "x needs dense f32 rows");
-  if (x.shape[x.rank - 1] > INT32_MAX) return refuse(why, size, "a row exceeds i32 indices");
-  return 1;
-}
 
 // Larger means earlier in the result: NaN, then larger values, of equals the lower index.
 uint64_t rank_key(float value, int64_t index) {

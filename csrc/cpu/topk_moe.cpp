@@ -1,5 +1,7 @@
 // topk_moe: one thread a row. Shares in f32, their sum in f64; the k best are kept sorted.
 
+#include "ops/topk_moe.hpp"
+
 #include "activation.hpp"
 #include "kernel.hpp"
 #include "norm.hpp"
@@ -54,17 +56,6 @@ void weigh(const float* p, const int32_t* ids, int64_t k, bool normalize, double
   }
   for (int64_t i = 0; i < k; ++i)
     w[i] = static_cast<float>(static_cast<double>(p[ids[i]]) / sum * scale);
-}
-
-int supports(const rr_node* node, char* why, size_t size) {
-  const rr_tensor &x = node->inputs[0], &bias = node->inputs[1];
-  if (x.dtype != RR_F32 || x.rank != 2 || !dense_tail(x, 1))
-    return refuse(why, size, "logits need dense f32 rows");
-  if (present(bias) && (bias.dtype != RR_F32 || !dense(bias)))
-    return refuse(why, size, "bias needs to be dense f32");
-  const int64_t k = attr_int(node, "k", 0);
-  if (k < 1 || k > x.shape[1]) return refuse(why, size, "k is not within a row");
-  return 1;
 }
 
 // Of one thread: shares as floats, then keys.

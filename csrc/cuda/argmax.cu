@@ -1,18 +1,12 @@
 // argmax: a warp or a block a row. Wide rows go in parts, whose best keys a second launch compares.
 
+#include "ops/argmax.hpp"
 #include "rank_keys.cuh"
 
 namespace {
 
 constexpr int64_t kWide = 8192, kPart = 4096;
 constexpr int kThreads = 256;
-
-int supports(const rr_node* node, char* why, size_t size) {
-  const rr_tensor& x = node->inputs[0];
-  if (x.dtype != RR_F32 || !dense_tail(x, 1)) return refuse(why, size, "x needs dense f32 rows");
-  if (x.shape[x.rank - 1] > INT32_MAX) return refuse(why, size, "a row exceeds i32 indices");
-  return 1;
-}
 
 // The key of the largest of the elements begin .. begin + width - 1 of a row; index 0 where none is
 // above minus infinity, since that is then the row's first largest.

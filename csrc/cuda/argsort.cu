@@ -1,16 +1,9 @@
 // argsort: rows up to 1024 elements in one block each, longer ones by merging.
 
+#include "ops/argsort.hpp"
 #include "sort.cuh"
 
 namespace {
-
-int supports(const rr_node* node, char* why, size_t size) {
-  const rr_tensor &x = node->inputs[0], &y = node->outputs[0];
-  if (x.dtype != RR_F32) return refuse(why, size, "x needs to be f32");
-  if (y.dtype != RR_I32 || !dense_tail(y, 1)) return refuse(why, size, "y needs dense i32 rows");
-  if (x.shape[x.rank - 1] > INT32_MAX) return refuse(why, size, "a row exceeds i32 indices");
-  return 1;
-}
 
 void run(const rr_node* node, const rr_exec* exec) {
   const rr_tensor &x = node->inputs[0], &y = node->outputs[0];

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernel.cuh"
+#include "pool_rows.hpp"
 
 namespace {
 
@@ -17,28 +18,6 @@ struct Pool {
   // Types of two bytes or less, four elements of which are fetched ahead.
   __device__ bool ahead() const { return dtype != RR_F32 && quads; }
 };
-
-inline int64_t pool_bytes(uint32_t dtype, int64_t n) {
-  if (dtype == RR_Q8_0) return n / 32 * 34;
-  if (dtype == RR_Q4_0) return n / 32 * 18;
-  return n * element_bytes(dtype);
-}
-
-// True for a type that pools have, rows of whole blocks, and elements row-major without gaps.
-[[maybe_unused]] inline bool dense_pool(const rr_tensor& t) {
-  if (t.dtype == RR_F32 || t.dtype == RR_F16 || t.dtype == RR_BF16) return dense(t);
-  if ((t.dtype != RR_Q8_0 && t.dtype != RR_Q4_0) || t.layout != RR_LAYOUT_PLAIN || t.rank < 1)
-    return false;
-  const int64_t last = t.shape[t.rank - 1];
-  if (last % 32 != 0) return false;
-  if (last > 32 && t.strides[t.rank - 1] != pool_bytes(t.dtype, 32)) return false;
-  int64_t step = pool_bytes(t.dtype, last);
-  for (int i = t.rank - 2; i >= 0; --i) {
-    if (t.shape[i] != 1 && t.strides[i] != step) return false;
-    step *= t.shape[i];
-  }
-  return true;
-}
 
 [[maybe_unused]] inline Pool pool_of(const rr_tensor& t) {
   const int64_t head = pool_bytes(t.dtype, t.shape[2]);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attention_pool.cuh"
+#include "ops/attention.hpp"
 
 namespace {
 
@@ -143,21 +144,6 @@ __device__ inline void clear_padding(const Task& task, int kv_head, int start, i
   t.position = check(exec, "'positions' should be in [0, %lld), got %lld");
   t.entry = check(exec, "'block_table' should be in [0, %lld), pages of the pool, got %lld");
   return t;
-}
-
-[[maybe_unused]] inline int supports_task(const rr_node* node, char* why, size_t size) {
-  const rr_tensor* in = node->inputs;
-  if (in[0].dtype != RR_F32 || in[0].rank != 3 || !dense_tail(in[0], 1))
-    return refuse(why, size, "q needs to be f32 of rank 3 and dense along the last axis");
-  for (int i = 1; i < 3; ++i)
-    if (in[i].rank != 3 || !dense_pool(in[i]))
-      return refuse(why, size, "k and v need to be dense f32, f16, bf16, q8_0 or q4_0 of rank 3");
-  for (int i = 3; i < 6; ++i)
-    if (in[i].dtype != RR_I32 || !dense(in[i]))
-      return refuse(why, size, "offsets, positions and block table need to be dense i32");
-  if (present(in[6]) && (in[6].dtype != RR_F32 || !dense(in[6])))
-    return refuse(why, size, "sinks need to be dense f32");
-  return 1;
 }
 
 // The most shared memory that a block of the current device may have.

@@ -1,21 +1,11 @@
 // cont and cast: copies to row-major order and to other element types.
 #include "convert.cuh"
+#include "ops/cont.hpp"
 
 namespace {
 
-int supports_cont(const rr_node* node, char* why, size_t size) {
-  if (element_bytes(node->inputs[0].dtype) == 0) return refuse(why, size, "x has a block type");
-  return 1;
-}
-
 void run_cont(const rr_node* node, const rr_exec* exec) {
   copy_elements(exec, node->outputs[0], node->inputs[0]);
-}
-
-int supports_cast(const rr_node* node, char* why, size_t size) {
-  if (!castable(node->inputs[0].dtype) || !castable(node->outputs[0].dtype))
-    return refuse(why, size, "casts among f32, f16, bf16 and i32 only");
-  return 1;
 }
 
 template <uint32_t to, uint32_t of>

@@ -1,13 +1,10 @@
 // Elements of the types that cast takes, to and from floats.
 #pragma once
 
+#include "castable.hpp"
 #include "copy.cuh"
 
 namespace {
-
-[[maybe_unused]] inline bool castable(uint32_t dtype) {
-  return dtype == RR_F32 || dtype == RR_F16 || dtype == RR_BF16 || dtype == RR_I32;
-}
 
 template <uint32_t dtype>
 struct Element;

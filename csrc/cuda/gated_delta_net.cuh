@@ -6,35 +6,25 @@
 #pragma once
 
 #include "delta_rule.cuh"
+#include "ops/gated_delta_net.hpp"
 
 namespace {
 
 constexpr int64_t kMostKeys = 1024;
 
-// The operands of a token, q, k, v, g and beta, and the inputs from seq_offsets on.
+// Whether heads, which have as many keys as values, are not too large.
+inline int supports_heads(const rr_tensor& v, char* why, size_t size) {
+  return v.shape[2] <= kMostKeys
+             ? 1
+             : refuse(why, size, "heads of more than 1024 values do not fit into registers");
+}
+
 inline int supports_operands(const rr_tensor* in, const rr_tensor* memory, char* why, size_t size) {
-  for (int i = 0; i < 3; ++i)
-    if (in[i].dtype != RR_F32 || in[i].rank != 3 || !dense_tail(in[i], 1))
-      return refuse(why, size, "q, k and v need to be f32 of rank 3 and dense along the last axis");
-  if (in[2].shape[2] != in[1].shape[2]) return refuse(why, size, "keys and values differ in size");
-  if (in[2].shape[2] > kMostKeys)
-    return refuse(why, size, "heads of more than 1024 values do not fit into registers");
-  if (memory[0].dtype != RR_I32 || !dense(memory[0]))
-    return refuse(why, size, "seq_offsets needs to be dense i32");
-  const char* complaint = kept_complaint(memory[2], memory[1], memory[3], memory[4]);
-  if (*complaint) return refuse(why, size, complaint);
-  const int64_t heads = in[2].shape[1], of_head = in[2].shape[2];
-  const int64_t decays = heads * (in[3].rank == 3 ? of_head : 1);
-  const int64_t entry = (in[1].shape[1] + heads) * of_head + decays;
-  complaint = replay_complaint(memory + 5, memory[2], entry);
-  return *complaint ? refuse(why, size, complaint) : 1;
+  return supports_rule_operands(in, memory, why, size) ? supports_heads(in[2], why, size) : 0;
 }
 
 inline int supports_pass(const rr_node* node, char* why, size_t size) {
-  for (int i = 3; i < 5; ++i)
-    if (node->inputs[i].dtype != RR_F32 || !dense(node->inputs[i]))
-      return refuse(why, size, "g and beta need to be dense f32");
-  return supports_operands(node->inputs, node->inputs + 5, why, size);
+  return supports_rule(node, why, size) ? supports_heads(node->inputs[2], why, size) : 0;
 }
 
 struct Task {

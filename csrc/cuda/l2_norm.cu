@@ -1,16 +1,9 @@
 // l2_norm: a warp or a block a row.
 
+#include "ops/l2_norm.hpp"
 #include "row_length.cuh"
 
 namespace {
-
-int supports(const rr_node* node, char* why, size_t size) {
-  const rr_tensor& x = node->inputs[0];
-  if (x.dtype != RR_F32 || !dense_tail(x, 1)) return refuse(why, size, "x needs dense f32 rows");
-  if (!attr_is(node, "form", "add") && !attr_is(node, "form", "max"))
-    return refuse(why, size, "form needs to be add or max");
-  return 1;
-}
 
 template <int group>
 __global__ void l2_norm_rows(Rows x, Rows y, int64_t rows, int64_t width, EuclideanLength length) {

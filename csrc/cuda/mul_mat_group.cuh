@@ -3,6 +3,7 @@
 #pragma once
 
 #include "chosen_routes.cuh"
+#include "ops/mul_mat_id.hpp"
 #include "rows.cuh"
 
 namespace {
@@ -124,16 +125,6 @@ __device__ inline void route(const Routing& r) {
     float* row = row_at(y, tile.pairs[c]);
     for (int64_t i = first; i < m; i += int64_t{parts} * blockDim.x) row[i] = 0.0f;
   }
-}
-
-[[maybe_unused]] inline int supports_routing(const rr_node* node, char* why, size_t size) {
-  const rr_tensor &x = node->inputs[0], &w = node->inputs[1], &ids = node->inputs[2];
-  if (w.rank != 3 || ids.rank != 2) return refuse(why, size, "w needs rank 3");
-  if (x.dtype != RR_F32 || !dense_tail(x, 1) || !dense_tail(node->outputs[0], 1))
-    return refuse(why, size, "x and y need dense f32 rows");
-  if (ids.dtype != RR_I32 || !dense(ids)) return refuse(why, size, "ids need to be dense i32");
-  if (numel(ids) > INT32_MAX) return refuse(why, size, "more pairs than i32 indices");
-  return 1;
 }
 
 // The sums of n values (a power of two) over the lanes of a warp, each by the same tree: lane

@@ -1,18 +1,10 @@
 // norm: a warp or a block a row. Deviations are taken from the rounded mean, and then from what is
 // left of their own mean, so that a large offset costs no precision.
 
+#include "ops/norm.hpp"
 #include "rows.cuh"
 
 namespace {
-
-int supports(const rr_node* node, char* why, size_t size) {
-  const rr_tensor& x = node->inputs[0];
-  if (x.dtype != RR_F32 || !dense_tail(x, 1)) return refuse(why, size, "x needs dense f32 rows");
-  for (int i = 1; i < 3; ++i)
-    if (present(node->inputs[i]) && (node->inputs[i].dtype != RR_F32 || !dense(node->inputs[i])))
-      return refuse(why, size, "w and b need to be dense f32");
-  return 1;
-}
 
 struct Affine {
   const float* w;  // or null

@@ -1,18 +1,12 @@
 // sum, mean and cumsum along an axis, in f64 and rounded once: f32 sums of huge numbers that cancel
 // would be wrong, and memory is the limit all the same.
+#include "ops/reduce.hpp"
 #include "rows.cuh"
 
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
 constexpr int kShort = 1024;  // sums of up to so many elements take a warp, longer ones a block
-
-int supports(const rr_node* node, char* why, size_t size) {
-  const rr_tensor &x = node->inputs[0], &y = node->outputs[0];
-  if (x.dtype != RR_F32 || !dense_tail(x, 1)) return refuse(why, size, "x needs dense f32 rows");
-  if (y.dtype != RR_F32 || !dense(y)) return refuse(why, size, "y needs to be dense f32");
-  return 1;
-}
 
 // A tensor without the axis that is summed over.
 struct Slices {

@@ -1,14 +1,8 @@
 // repeat: each axis of y is walked as repeats times x's extent, where x stands still in repeats.
 #include "copy.cuh"
+#include "ops/repeat.hpp"
 
 namespace {
-
-int supports(const rr_node* node, char* why, size_t size) {
-  const rr_tensor &x = node->inputs[0], &y = node->outputs[0];
-  if (element_bytes(x.dtype) == 0) return refuse(why, size, "x has a block type");
-  if (!dense_tail(y, y.rank > 0 ? 1 : 0)) return refuse(why, size, "y needs dense rows");
-  return 1;
-}
 
 void run(const rr_node* node, const rr_exec* exec) {
   const rr_tensor &x = node->inputs[0], &y = node->outputs[0];

@@ -1,16 +1,9 @@
 // rms_norm: y = x * w / sqrt(mean(x*x, last axis) + eps), a warp or a block a row.
 
+#include "ops/rms_norm.hpp"
 #include "row_length.cuh"
 
 namespace {
-
-int supports(const rr_node* node, char* why, size_t size) {
-  const rr_tensor& x = node->inputs[0];
-  if (x.dtype != RR_F32 || !dense_tail(x, 1)) return refuse(why, size, "x needs dense f32 rows");
-  if (present(node->inputs[1]) && !dense(node->inputs[1]))
-    return refuse(why, size, "w needs to be dense");
-  return 1;
-}
 
 template <int group>
 __global__ void rms_norm_rows(Rows x, const float* w, Rows y, int64_t rows, RootMeanSquare length) {

@@ -1,5 +1,6 @@
 // rope: a block turns a few heads of one token. Its threads first form the sines and cosines of all
 // pairs, from angles that are reduced to one turn in f64; then a warp at a time takes a head.
+#include "ops/rope.hpp"
 #include "rope.cuh"
 #include "rows.cuh"
 
@@ -7,14 +8,6 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int64_t kHeads = kThreads / kWarp;  // to a block
-
-int supports(const rr_node* node, char* why, size_t size) {
-  const rr_tensor& x = node->inputs[0];
-  if (x.rank != 3 || x.dtype != RR_F32 || !dense_tail(x, 1))
-    return refuse(why, size, "x needs rank 3 and dense f32 rows");
-  const char* complaint = turning_complaint(node, x.shape[2], node->inputs[1], node->inputs[2]);
-  return *complaint ? refuse(why, size, complaint) : 1;
-}
 
 struct Task {
   Rows x, y;
@@ -59,4 +52,4 @@ void run(const rr_node* node, const rr_exec* exec) {
 
 }  // namespace
 
-RR_CUDA_KERNEL(rope, RR_ROW_EXACT, "rope", "cuda", "", 0, supports, nullptr, run)
+RR_CUDA_KERNEL(rope, RR_ROW_EXACT, "rope", "cuda", "", 0, supports_rope, nullptr, run)

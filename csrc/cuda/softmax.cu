@@ -1,20 +1,13 @@
 // softmax: a warp or a block a row. Wide rows, such as logits, go in parts: one launch finds each
 // part's largest score and sum, a second one puts them together and writes.
 
+#include "ops/softmax.hpp"
 #include "rows.cuh"
 
 namespace {
 
 constexpr int64_t kWide = 8192, kPart = 4096;
 constexpr int kThreads = 256;
-
-int supports(const rr_node* node, char* why, size_t size) {
-  const rr_tensor &x = node->inputs[0], &mask = node->inputs[1];
-  if (x.dtype != RR_F32 || !dense_tail(x, 1)) return refuse(why, size, "x needs dense f32 rows");
-  if (present(mask) && (mask.dtype != RR_F32 || !dense_tail(mask, mask.rank > 0 ? 1 : 0)))
-    return refuse(why, size, "mask needs dense f32 rows");
-  return 1;
-}
 
 // Scores are x * scale + mask.
 struct Scores {

@@ -2,18 +2,12 @@
 // rows; as soon as an unknown is fixed, every warp takes it out of the rows that are still to come.
 
 #include "kernel.cuh"
+#include "ops/solve_tri.hpp"
 
 namespace {
 
 constexpr int kWarps = 8;
 constexpr int64_t kSharedRows = 48 * 1024 / (kWarp * sizeof(float));
-
-int supports(const rr_node* node, char* why, size_t size) {
-  for (int i = 0; i < 2; ++i)
-    if (node->inputs[i].dtype != RR_F32 || !dense(node->inputs[i]))
-      return refuse(why, size, "a and b need to be dense f32");
-  return dense(node->outputs[0]) ? 1 : refuse(why, size, "x needs to be dense");
-}
 
 // A batch of systems; x may be b.
 struct Systems {

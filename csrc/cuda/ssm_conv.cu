@@ -2,6 +2,7 @@
 // registers. The thread with a sequence's first piece, which alone reads the old tail, also writes
 // the new ones; so a piece is never shorter than a tail.
 #include "activation.cuh"
+#include "ops/ssm_conv.hpp"
 #include "ssm_conv.cuh"
 
 namespace {
@@ -10,21 +11,6 @@ constexpr int kThreads = 128;
 constexpr int kResident = 6;            // blocks that a multiprocessor has room for, at least
 constexpr int64_t kMostBlocks = 32768;  // along an axis of the grid
 constexpr int kPiece = 16;              // tokens, where the taps are known before
-
-int supports(const rr_node* node, char* why, size_t size) {
-  const rr_tensor &x = node->inputs[0], &w = node->inputs[1];
-  if (x.dtype != RR_F32 || x.rank != 2 || !dense_tail(x, 1))
-    return refuse(why, size, "x needs dense f32 rows");
-  if (w.dtype != RR_F32 || w.layout != RR_LAYOUT_PLAIN || !dense(w))
-    return refuse(why, size, "w needs to be dense f32");
-  if (node->inputs[2].dtype != RR_I32 || !dense(node->inputs[2]))
-    return refuse(why, size, "seq_offsets needs to be dense i32");
-  const char* complaint =
-      kept_complaint(node->inputs[4], node->inputs[3], node->inputs[5], node->inputs[6]);
-  if (*complaint) return refuse(why, size, complaint);
-  complaint = replay_complaint(node->inputs + 7, node->inputs[4], x.shape[1]);
-  return *complaint ? refuse(why, size, complaint) : 1;
-}
 
 struct Task {
   const float *x, *w;

@@ -2,6 +2,7 @@
 // blocks have a part of a row each, and the last of a row's takes the best of what they found.
 
 #include "counters.cuh"
+#include "ops/top_k.hpp"
 #include "sort.cuh"
 
 namespace {
@@ -48,15 +49,6 @@ inline bool finds_best(const rr_node* node) {
 
 inline int64_t parts_of(const rr_tensor& x) {
   return blocks_for(x.shape[x.rank - 1], kPart);
-}
-
-int supports(const rr_node* node, char* why, size_t size) {
-  const rr_tensor& x = node->inputs[0];
-  const int64_t k = attr_int(node, "k", 0);
-  if (k < 1 || k > x.shape[x.rank - 1]) return refuse(why, size, "k is not within a row");
-  if (x.dtype != RR_F32 || !dense_tail(x, 1)) return refuse(why, size, "x needs dense f32 rows");
-  if (x.shape[x.rank - 1] > INT32_MAX) return refuse(why, size, "a row exceeds i32 indices");
-  return 1;
 }
 
 void run(const rr_node* node, const rr_exec* exec) {

@@ -2,22 +2,12 @@
 // choice only the lane that lost one looks again. Up to 1024 experts are kept in registers; of
 // more, shares are formed anew where they are wanted.
 
+#include "ops/topk_moe.hpp"
 #include "rows.cuh"
 
 namespace {
 
 constexpr float kLeastSum = 6.103515625e-5f;  // the smallest normal f16
-
-int supports(const rr_node* node, char* why, size_t size) {
-  const rr_tensor &x = node->inputs[0], &bias = node->inputs[1];
-  if (x.dtype != RR_F32 || x.rank != 2 || !dense_tail(x, 1))
-    return refuse(why, size, "logits need dense f32 rows");
-  if (present(bias) && (bias.dtype != RR_F32 || !dense(bias)))
-    return refuse(why, size, "bias needs to be dense f32");
-  const int64_t k = attr_int(node, "k", 0);
-  if (k < 1 || k > x.shape[1]) return refuse(why, size, "k is not within a row");
-  return 1;
-}
 
 struct Routing {
   Rows logits, weights, ids;

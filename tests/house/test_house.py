@@ -383,7 +383,8 @@ def test_every_op_stands_in_the_ops_folder() -> None:
 def kernel_files() -> list[Path]:
     """Everything that is compiled once per instruction set, headers that it includes too."""
     found, waiting = [], files({".cpp", ".hpp"}, "csrc/cpu")
-    own = {p.name: p for p in files({".h", ".hpp"}, "csrc")}
+    headers = files({".h", ".hpp"}, "csrc")
+    own = {f"ops/{p.name}" if p.parent.name == "ops" else p.name: p for p in headers}
     while waiting:
         path = waiting.pop()
         found.append(path)

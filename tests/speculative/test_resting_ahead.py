@@ -10,6 +10,8 @@ import riverrun as rr
 from ahead_rig import late
 from demo import demo
 from engine_rig import finish, solo
+from riverrun.engine.buckets import MAX_TOKENS
+from riverrun.engine.portions import Portions
 from riverrun.speculative import Speculator
 from riverrun.speculative.adaptive import Times
 from rollback_rig import STRATEGIES
@@ -103,6 +105,7 @@ def test_times_of_passes_that_others_disturb_do_not_count(monkeypatch: pytest.Mo
         note(self, seqs, company, times)
 
     monkeypatch.setattr(Speculator, "note_rest", noting)
+    monkeypatch.setattr(Portions, "tokens", lambda self: MAX_TOKENS)
     with scripted(lambda seq, context, limit: [1] * limit):
         e, queue = engine(speculation(("scripted",), 4, adaptive=True), n_seqs=2, n_ctx=1024)
         with e:

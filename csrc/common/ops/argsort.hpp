@@ -1,0 +1,16 @@
+// What kernels of argsort take.
+#pragma once
+
+#include "node.hpp"
+
+namespace {
+
+inline int supports(const rr_node* node, char* why, size_t size) {
+  const rr_tensor &x = node->inputs[0], &y = node->outputs[0];
+  if (x.dtype != RR_F32) return refuse(why, size, "x needs to be f32");
+  if (y.dtype != RR_I32 || !dense_tail(y, 1)) return refuse(why, size, "y needs dense i32 rows");
+  if (x.shape[x.rank - 1] > INT32_MAX) return refuse(why, size, "a row exceeds i32 indices");
+  return 1;
+}
+
+}  // namespace
