@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from .buckets import MAX_TOKENS
 
-TIME = 0.75  # share of all time that passes over prompts get at least
+TIME = 2 / 3  # share of all time that passes over prompts get at least
 # A token's time in passes twice as long, as a share of its time in shorter ones: less than RATE is
 # worth the longer passes. GUESS: until these were seen.
-RATE, GUESS = 0.8, 0.75
+RATE, GUESS = 0.7, 0.65
 LEAST = 16  # tokens
 FAST, RISE = 0.5, 0.1  # shares of a shorter and of a longer time in what a pass is taken to take
 

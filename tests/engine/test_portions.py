@@ -72,7 +72,7 @@ def test_short_prompts_alone_do_not_tell_how_long_ones_do() -> None:
     for _ in range(9):
         sizes.append(portions.tokens())
         portions.note_prompts(sizes[-1], experts(sizes[-1]) / 1e3)
-    assert sizes[-1] == 128
+    assert sizes[-1] == 64
 
 
 def test_a_stall_is_not_taken_for_the_time_of_passes() -> None:
