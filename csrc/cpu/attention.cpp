@@ -359,4 +359,4 @@ int32_t tasks(const rr_node* node) {
 
 }  // namespace
 
-RR_KERNEL(kernel, RR_ROW_EXACT, "attention", supports_task, workspace, tasks, run)
+RR_KERNEL(kernel, RR_ROW_EXACT, "attention", supports_attention, workspace, tasks, run)

@@ -3,6 +3,7 @@
 
 #include "kernel.hpp"
 #include "native_vec.hpp"
+#include "ops/elementwise.hpp"
 
 namespace {
 
@@ -127,12 +128,6 @@ inline void map_binary(const rr_node* node, const rr_exec* exec, const F& f) {
       put(p[0] + i * step[0], step[0], f(a, b), lanes);
     }
   });
-}
-
-inline int all_f32(const rr_node* node, char* why, size_t size) {
-  for (uint32_t i = 0; i < node->n_inputs; ++i)
-    if (node->inputs[i].dtype != RR_F32) return refuse(why, size, "takes f32 only");
-  return 1;
 }
 
 // Small work is done sooner by one thread than by meeting the others.

@@ -315,7 +315,7 @@ void run_rows(const Task& task, const Shape& shape, const rr_exec* exec) {
 
 int supports(const rr_node* node, char* why, size_t size) {
   const rr_tensor* in = node->inputs;
-  if (!supports_task(node, why, size)) return 0;
+  if (!supports_attention(node, why, size)) return 0;
   if (in[1].shape[2] > kMostKey || in[2].shape[2] > kMostValue)
     return refuse(why, size, "a head may have at most 576 elements of keys and 512 of values");
   if (in[5].shape[1] * attr_int(node, "page", 256) > INT32_MAX - kSplit)

@@ -34,7 +34,7 @@ void run(const rr_node* node, const rr_exec* exec) {
 template <uint32_t dtype>
 int supports(const rr_node* node, char* why, size_t size) {
   const rr_tensor* in = node->inputs;
-  if (!supports_task(node, why, size)) return 0;
+  if (!supports_attention(node, why, size)) return 0;
   if (in[1].dtype != dtype || in[2].dtype != dtype)
     return refuse(why, size, "k and v need to be both f16 or both bf16");
   if (in[0].shape[0] < kFewestTokens) return refuse(why, size, "a pass needs 64 tokens");

@@ -109,7 +109,7 @@ void run(const rr_node* node, const rr_exec* exec) {
 template <uint32_t dtype>
 int supports(const rr_node* node, char* why, size_t size) {
   const rr_tensor* in = node->inputs;
-  if (!supports_task(node, why, size)) return 0;
+  if (!supports_attention(node, why, size)) return 0;
   if (in[1].dtype != dtype || in[2].dtype != dtype)
     return refuse(why, size, "k and v need to be both f16, both bf16, both q8_0 or both q4_0");
   if (in[0].shape[0] > kMostTokens || in[3].shape[0] - 1 > kMostSequences)

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernel.cuh"
+#include "ops/elementwise.hpp"
 
 namespace {
 
@@ -192,12 +193,6 @@ inline void map_pair(const rr_node* node, const rr_exec* exec, const F& f) {
     RR_LAUNCH(exec, (map_binary<4, F>), grid, kWalkThreads, 0, walk, units, f);
   else
     RR_LAUNCH(exec, (map_binary<1, F>), grid, kWalkThreads, 0, walk, units, f);
-}
-
-[[maybe_unused]] inline int all_f32(const rr_node* node, char* why, size_t size) {
-  for (uint32_t i = 0; i < node->n_inputs; ++i)
-    if (node->inputs[i].dtype != RR_F32) return refuse(why, size, "takes f32 only");
-  return 1;
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 
 namespace {
 
-inline int supports_task(const rr_node* node, char* why, size_t size) {
+[[maybe_unused]] inline int supports_attention(const rr_node* node, char* why, size_t size) {
   const rr_tensor* in = node->inputs;
   if (in[0].dtype != RR_F32 || in[0].rank != 3 || !dense_tail(in[0], 1))
     return refuse(why, size, "q needs to be f32 of rank 3 and dense along the last axis");
