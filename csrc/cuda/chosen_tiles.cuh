@@ -25,12 +25,13 @@ struct ChosenTiles {
   const int4* groups;
   const int* order;  // null: rows of y lie as those of x
   int down;          // tiles of the same rows of x
+  int chunks;        // of k
 
   __device__ int number() const { return *groups_number * down; }
 
   __device__ PromptTile tile(int i) const {
     const int4 group = groups[i / down];
-    return {i % down, group.y, group.z, group.w, group.x};
+    return {0, i % down, group.y, group.z, group.w, group.x, 0, chunks, 0, 1, 0};
   }
 
   __device__ int row_of_y(int at) const { return order ? order[at] : at; }

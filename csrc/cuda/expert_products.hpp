@@ -1,6 +1,7 @@
 // What fused products of experts ask of the kernels of a type of weights, which are compiled apart.
 #pragma once
 
+#include "kernels_of_types.hpp"
 #include "riverrun.h"
 
 namespace riverrun {
@@ -42,27 +43,5 @@ struct PromptExperts {
   void (*multiply)(const rr_exec* exec, const ChosenProduct& product);
   const PromptExperts* next;
 };
-
-// All of a kind that are linked in.
-template <class Kernels>
-const Kernels*& first_of() {
-  static const Kernels* first = nullptr;
-  return first;
-}
-
-template <class Kernels>
-int add_experts(Kernels& kernels) {
-  kernels.next = first_of<Kernels>();
-  first_of<Kernels>() = &kernels;
-  return 0;
-}
-
-// Those of a type, or null.
-template <class Kernels>
-const Kernels* find_experts(uint32_t dtype) {
-  const Kernels* found = first_of<Kernels>();
-  while (found && found->dtype != dtype) found = found->next;
-  return found;
-}
 
 }  // namespace riverrun

@@ -146,8 +146,8 @@ Layout step_layout(const Shape& s, const riverrun::StepExperts& first,
 int supports_step(const rr_node* node, char* why, size_t size) {
   const Shape s(node);
   if (!supports_shapes(s, node->outputs[0], why, size)) return 0;
-  const auto *first = riverrun::find_experts<riverrun::StepExperts>(s.gate.dtype),
-             *second = riverrun::find_experts<riverrun::StepExperts>(s.down.dtype);
+  const auto *first = riverrun::kernels_of<riverrun::StepExperts>(s.gate.dtype),
+             *second = riverrun::kernels_of<riverrun::StepExperts>(s.down.dtype);
   if (!first || !second || !first->takes(s.gate) || !second->takes(s.down))
     return refuse(why, size, kTypes);
   if (first->row_bytes(s.n, s.k) > UINT32_MAX || second->row_bytes(s.pairs, s.f) > UINT32_MAX)
@@ -157,17 +157,17 @@ int supports_step(const rr_node* node, char* why, size_t size) {
 
 size_t workspace_step(const rr_node* node, int32_t) {
   const Shape s(node);
-  return static_cast<size_t>(
-      step_layout(s, *riverrun::find_experts<riverrun::StepExperts>(s.gate.dtype),
-                  *riverrun::find_experts<riverrun::StepExperts>(s.down.dtype))
-          .parts.bytes);
+  return static_cast<size_t>(step_layout(s,
+                                         *riverrun::kernels_of<riverrun::StepExperts>(s.gate.dtype),
+                                         *riverrun::kernels_of<riverrun::StepExperts>(s.down.dtype))
+                                 .parts.bytes);
 }
 
 void run_step(const rr_node* node, const rr_exec* exec) {
   const Shape s(node);
   if (s.m == 0 || s.pairs == 0) return;
-  const auto &first = *riverrun::find_experts<riverrun::StepExperts>(s.gate.dtype),
-             &second = *riverrun::find_experts<riverrun::StepExperts>(s.down.dtype);
+  const auto &first = *riverrun::kernels_of<riverrun::StepExperts>(s.gate.dtype),
+             &second = *riverrun::kernels_of<riverrun::StepExperts>(s.down.dtype);
   run_parts(exec, s, step_layout(s, first, second), s.pairs, first, second, node->outputs[0],
             summed_at_once(s));
 }
@@ -184,8 +184,8 @@ int supports_prompt(const rr_node* node, char* why, size_t size) {
   if (!supports_shapes(s, node->outputs[0], why, size)) return 0;
   if (!takes_prompt(s.ids, s.experts, why, size)) return 0;
   if (rows_of(s.x).axes > 1) return refuse(why, size, "x needs evenly spaced rows");
-  const auto *first = riverrun::find_experts<riverrun::PromptExperts>(s.gate.dtype),
-             *second = riverrun::find_experts<riverrun::PromptExperts>(s.down.dtype);
+  const auto *first = riverrun::kernels_of<riverrun::PromptExperts>(s.gate.dtype),
+             *second = riverrun::kernels_of<riverrun::PromptExperts>(s.down.dtype);
   if (!first || !second) return refuse(why, size, kTypes);
   if (!first->served()) return refuse(why, size, "needs products of warpgroups");
   return 1;
@@ -194,16 +194,16 @@ int supports_prompt(const rr_node* node, char* why, size_t size) {
 size_t workspace_prompt(const rr_node* node, int32_t) {
   const Shape s(node);
   return static_cast<size_t>(
-      prompt_layout(s, *riverrun::find_experts<riverrun::PromptExperts>(s.gate.dtype),
-                    *riverrun::find_experts<riverrun::PromptExperts>(s.down.dtype))
+      prompt_layout(s, *riverrun::kernels_of<riverrun::PromptExperts>(s.gate.dtype),
+                    *riverrun::kernels_of<riverrun::PromptExperts>(s.down.dtype))
           .parts.bytes);
 }
 
 void run_prompt(const rr_node* node, const rr_exec* exec) {
   const Shape s(node);
   if (s.m == 0 || s.pairs == 0) return;
-  const auto &first = *riverrun::find_experts<riverrun::PromptExperts>(s.gate.dtype),
-             &second = *riverrun::find_experts<riverrun::PromptExperts>(s.down.dtype);
+  const auto &first = *riverrun::kernels_of<riverrun::PromptExperts>(s.gate.dtype),
+             &second = *riverrun::kernels_of<riverrun::PromptExperts>(s.down.dtype);
   run_parts(exec, s, prompt_layout(s, first, second), ChosenCut{s.pairs, s.experts}.rows(), first,
             second, node->outputs[0], false);
 }

@@ -12,10 +12,11 @@ inline ChosenCut chosen_cut(const rr_tensor& ids, const rr_tensor& w) {
 }
 
 // What all tiles of a job have in common. rows_alike: rows of y lie as those of x.
-template <bool gated>
-ChosenTiles<gated> chosen_tiles(const ChosenTable& table, int64_t rows_of_w, bool rows_alike) {
+template <uint32_t dtype, bool gated>
+ChosenTiles<gated> chosen_tiles(const ChosenTable& table, const PromptJob<ChosenTiles<gated>>& job,
+                                bool rows_alike) {
   return {table.number, table.groups, rows_alike ? nullptr : table.order,
-          static_cast<int>(blocks_for(rows_of_w, kPromptRows))};
+          static_cast<int>(blocks_for(job.weights[0].m, kPromptRows)), prompt_chunks<dtype>(job.k)};
 }
 
 template <uint32_t dtype>
@@ -31,26 +32,21 @@ void run_chosen_prompt(const rr_node* node, const rr_exec* exec) {
 
   auto job = prompt_job<dtype, ChosenTiles<false>>(w, memory + cut.table_bytes(), cut.slab_rows(),
                                                    data<float>(y), row_step(y));
-  job.tiles = chosen_tiles<false>(table, m, false);
+  job.tiles = chosen_tiles<dtype>(table, job, false);
   const int64_t n = n_rows(x);
   write_slabs<dtype>(exec, data<const float>(x), row_step(x), n, job,
                      {table.places, static_cast<int>(cut.pairs / n)});
   launch_prompt<dtype>(exec, job, cuda(exec).multiprocessors);
   RR_LAUNCH(exec, clear_unrouted, static_cast<unsigned>(cut.pairs), kClearThreads, 0,
-            data<const int>(ids), static_cast<int>(cut.experts), data<float>(y), job.y_row, job.m);
-}
-
-// Of slabs and factors of so many rows.
-template <uint32_t dtype>
-int64_t slab_workspace(int64_t n, int64_t k) {
-  return slab_bytes<dtype>(n, k) + slab_rows(n) * 4;
+            data<const int>(ids), static_cast<int>(cut.experts), data<float>(y), job.y_row,
+            static_cast<int>(m));
 }
 
 template <uint32_t dtype>
 size_t workspace_chosen_prompt(const rr_node* node, int32_t) {
   const ChosenCut cut = chosen_cut(node->inputs[2], node->inputs[1]);
   const int64_t k = node->inputs[1].shape[2];
-  return static_cast<size_t>(cut.table_bytes() + slab_workspace<dtype>(cut.slab_rows(), k));
+  return static_cast<size_t>(cut.table_bytes() + prompt_workspace<dtype>(cut.slab_rows(), k));
 }
 
 template <uint32_t dtype>

@@ -10,6 +10,8 @@
 
 #include "prompt_exact.hpp"
 #include "prompt_halves.cuh"
+#include "prompt_parts.cuh"
+#include "prompt_products.hpp"
 
 namespace {
 
@@ -90,11 +92,13 @@ struct Ring {
 template <uint32_t dtype, class Tiles>
 __device__ inline void copy_prompt(const PromptJob<Tiles>& job, const PromptMemory<dtype>& memory) {
   Ring<PromptMemory<dtype>::kStages> ring;
-  const int units = job.chunks * Chunk<dtype>::units * kPartsOfX<dtype>;
+  constexpr int kUnits = Chunk<dtype>::units * kPartsOfX<dtype>;
   for (int i = blockIdx.x; i < job.tiles.number(); i += gridDim.x) {
     const PromptTile tile = job.tiles.tile(i);
+    const int units = tile.chunks * kUnits;
     const unsigned bytes = tile.width * kSlabBytes;
-    const uint8_t* from = job.x + static_cast<int64_t>(tile.token) * kSlabBytes;
+    const uint8_t* from =
+        job.x + tile.first * kUnits * job.slab + static_cast<int64_t>(tile.token) * kSlabBytes;
     for (int unit = 0; unit < units; ++unit, from += job.slab, ring.advance()) {
       barrier_wait(memory.empty + ring.stage, ring.parity ^ 1);
       barrier_expect(memory.full + ring.stage, bytes);
@@ -112,14 +116,17 @@ __device__ inline float quick_swiglu(float gate, float x) {
 #endif
 }
 
-// A lane's sums of two neighbouring rows of w, with two of x at a time.
-template <int width, class Tiles, class Rows>
-__device__ inline void store_tile(const PromptJob<Tiles>& job, const Rows& rows,
-                                  const PromptTile& tile, const float (&sums)[width / 2]) {
-  const int row = rows.row(tile), token = tile.token + threadIdx.x % 4 * 2;
-  if (row >= job.m) return;
+// A lane's sums of two neighbouring rows of w, with two of x at a time: `fours` of those of a tile,
+// from number `first` on.
+template <int fours, class Tiles, class Rows>
+__device__ inline void store_sums(const PromptJob<Tiles>& job, const Rows& rows,
+                                  const PromptTile& tile, int first,
+                                  const float (&sums)[4 * fours]) {
+  const PromptWeight& weight = job.weights[tile.weight];
+  const int row = rows.row(tile), token = tile.token + 8 * first + threadIdx.x % 4 * 2;
+  if (row >= weight.m) return;
 #pragma unroll
-  for (int i = 0; i < width / 8; ++i)
+  for (int i = 0; i < fours; ++i)
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const int at = token + 8 * i + j;
@@ -127,22 +134,36 @@ __device__ inline void store_tile(const PromptJob<Tiles>& job, const Rows& rows,
       float2 both = make_float2(sums[4 * i + j], sums[4 * i + 2 + j]);
       if (Rows::kHalves) {
         const float factor = job.x_factors[at];
-        both.x = both.x * rows.factor(0) * factor;
-        both.y = both.y * rows.factor(1) * factor;
+        both.x *= factor;
+        both.y *= factor;
       }
-      float* to = job.y + job.tiles.row_of_y(at) * job.y_row;
+      float* to = weight.y + job.tiles.row_of_y(at) * job.y_row;
       if constexpr (Tiles::kGated) {
         to[row / 2] = quick_swiglu(both.x, both.y);
         continue;
       }
       to += row;
-      if (job.vector) {
+      if (weight.vector) {
         *reinterpret_cast<float2*>(to) = both;
       } else {
         to[0] = both.x;
-        if (row + 1 < job.m) to[1] = both.y;
+        if (row + 1 < weight.m) to[1] = both.y;
       }
     }
+}
+
+// The same of parts of a tile, by the warp that comes last.
+template <int width, class Tiles, class Rows>
+__device__ inline void store_parts(const PromptJob<Tiles>& job, const Rows& rows,
+                                   const PromptTile& tile, const float (&sums)[width / 2]) {
+  constexpr int kAtOnce = width / 8 < 16 ? width / 8 : 16;
+  if (!leave_part<width>(job, tile, sums)) return;
+#pragma unroll
+  for (int first = 0; first < width / 8; first += kAtOnce) {
+    float all[4 * kAtOnce];
+    add_parts<width>(job, tile, first, all);
+    store_sums<kAtOnce>(job, rows, tile, first, all);
+  }
 }
 
 // The operands of a unit's products, and of those of the unit that is decoded while they run.
@@ -177,7 +198,7 @@ __device__ inline void multiply_prompt_tile(const PromptJob<Tiles>& job, const P
   for (int i = 0; i < width / 2; ++i) sums[i] = 0.0f;
   const uint64_t x = operand_at(memory.x);
   int before = -1;  // the stage of the unit before this one
-  for (int c = 0; c < job.chunks; ++c) {
+  for (int c = 0; c < tile.chunks; ++c) {
 #pragma unroll
     for (int u = 0; u < kUnits; ++u) {
       barrier_wait(memory.full + ring.stage, ring.parity);
@@ -197,12 +218,20 @@ __device__ inline void multiply_prompt_tile(const PromptJob<Tiles>& job, const P
   }
   wgmma_wait<0>();
   release(before);
-  store_tile<width>(job, rows, tile, sums);
+  if constexpr (RowsOf<dtype, Tiles>::kHalves) {
+#pragma unroll
+    for (int i = 0; i < width / 2; ++i) sums[i] *= rows.factor(i / 2 % 2);
+  }
+  if (!Tiles::kChosen && tile.parts > 1)
+    store_parts<width>(job, rows, tile, sums);
+  else
+    store_sums<width / 8>(job, rows, tile, 0, sums);
 }
 
 // Grid: blocks that share out the tiles.
 template <uint32_t dtype, class Tiles>
-__global__ void __launch_bounds__(kPromptThreads, 1) multiply_prompt(const PromptJob<Tiles> job) {
+__global__ void __launch_bounds__(kPromptThreads, 1)
+    multiply_prompt(const __grid_constant__ PromptJob<Tiles> job) {
   enter_grid();
   if (static_cast<int>(blockIdx.x) >= job.tiles.number()) return;
   const PromptMemory<dtype> memory;
@@ -257,6 +286,12 @@ int64_t slab_bytes(int64_t n, int64_t k) {
   return slab_rows(n) * slab_columns<dtype>(k) * 2 * kPartsOfX<dtype>;
 }
 
+// Bytes of slabs and of what rows of x are multiplied by.
+template <uint32_t dtype>
+int64_t prompt_workspace(int64_t n, int64_t k) {
+  return slab_bytes<dtype>(n, k) + slab_rows(n) * 4;
+}
+
 // Writes n rows of x into the job's slabs.
 template <uint32_t dtype, class Tiles>
 void write_slabs(const rr_exec* exec, const float* x, int64_t x_row, int64_t n,
@@ -291,6 +326,17 @@ void prepare_slabs(const rr_exec* exec, const rr_tensor& x, const PromptJob<Tile
   write_slabs<dtype>(exec, data<const float>(x), row_step(x), job.n, job, {nullptr, 1});
 }
 
+// A weight [.., M, K] of a job, and its place in rows of y.
+template <uint32_t dtype>
+PromptWeight prompt_weight(const rr_tensor& w, float* y, int64_t y_row) {
+  const int64_t m = w.shape[w.rank - 2];
+  const int64_t bytes = w.shape[w.rank - 1] / Block<dtype>::values * Block<dtype>::bytes;
+  const auto* from = data<const uint8_t>(w);
+  const int64_t rows = w.layout == RR_LAYOUT_ROWS8 ? 8 * blocks_for(m, 8) : n_rows(w);
+  const bool vector = m % 2 == 0 && y_row % 2 == 0 && reinterpret_cast<uintptr_t>(y) % 8 == 0;
+  return {from, from + rows * bytes, y, static_cast<int>(m), vector};
+}
+
 // A job with w [.., M, K] and rows of y, of n rows of x in slabs at `slabs`.
 template <uint32_t dtype, class Tiles>
 PromptJob<Tiles> prompt_job(const rr_tensor& w, void* slabs, int64_t n, float* y, int64_t y_row) {
@@ -298,22 +344,17 @@ PromptJob<Tiles> prompt_job(const rr_tensor& w, void* slabs, int64_t n, float* y
   PromptJob<Tiles> job{};
   const bool packed = w.layout == RR_LAYOUT_ROWS8;
   const int64_t bytes = k / Block<dtype>::values * Block<dtype>::bytes;
-  job.w = data<const uint8_t>(w);
+  job.weights[0] = prompt_weight<dtype>(w, y, y_row);
   job.w_eight = 8 * bytes;
   job.w_row = packed ? kBytesOf256<dtype> : bytes;
   job.w_skip = packed ? 7 * kBytesOf256<dtype> : 0;
   job.w_matrix = m * bytes;
-  job.w_end = job.w + (packed ? blocks_for(m, 8) * job.w_eight : n_rows(w) * bytes);
   job.x = static_cast<uint8_t*>(slabs);
   job.slab = slab_rows(n) * kSlabBytes;
   job.x_factors = reinterpret_cast<const float*>(job.x + slab_bytes<dtype>(n, k));
-  job.y = y;
   job.y_row = y_row;
   job.n = static_cast<int>(n);
-  job.m = static_cast<int>(m);
   job.k = static_cast<int>(k);
-  job.chunks = static_cast<int>(slab_columns<dtype>(k) / Chunk<dtype>::values);
-  job.vector = m % 2 == 0 && y_row % 2 == 0 && reinterpret_cast<uintptr_t>(y) % 8 == 0;
   return job;
 }
 
@@ -324,30 +365,89 @@ void launch_prompt(const rr_exec* exec, const PromptJob<Tiles>& job, int blocks)
             PromptMemory<dtype>::kBytes, job);
 }
 
+template <uint32_t dtype>
+int prompt_chunks(int64_t k) {
+  return static_cast<int>(slab_columns<dtype>(k) / Chunk<dtype>::values);
+}
+
+// How `down` tiles of rows of weights with k columns share out their k on a card.
+template <uint32_t dtype>
+riverrun::PromptSplit split_products(int64_t down, int64_t k, int64_t takers) {
+  return riverrun::split_prompt(down, prompt_chunks<dtype>(k), 256 / Chunk<dtype>::values, takers);
+}
+
+// Tiles of 256 rows of x that a launch has room for.
+inline int64_t most_across(int64_t down, const riverrun::PromptSplit& split, int64_t n) {
+  const int64_t across = blocks_for(n, kWidest);
+  if (split.downs == down) return across;
+  return min(across, max(riverrun::kMostParts / ((down - split.downs) * split.parts), int64_t{1}));
+}
+
+// Bytes of sums of parts of tiles.
+inline int64_t piece_bytes(int64_t down, const riverrun::PromptSplit& split, int64_t n) {
+  const int64_t widest = split.downs == down ? 0 : most_across(down, split, n);
+  return (down - split.downs) * split.parts * widest * kPromptRows * kWidest * 4;
+}
+
+// One launch for all rows of x, or for a part of them after another.
 template <uint32_t dtype, class Tiles>
-void run_prompt_of(const rr_node* node, const rr_exec* exec) {
-  const rr_tensor &x = node->inputs[0], &w = node->inputs[1], &y = node->outputs[0];
-  const int64_t n = n_rows(x), m = w.shape[0];
-  if (m == 0 || n == 0) return;
-  auto job = prompt_job<dtype, Tiles>(w, exec->workspace, n, data<float>(y), row_step(y));
-  const int takers = cuda(exec).multiprocessors;
-  job.tiles = {cut_tiles(blocks_for(m, kPromptRows), n, takers)};
-  prepare_slabs<dtype>(exec, x, job);
-  launch_prompt<dtype>(exec, job, min(takers, job.tiles.count));
+void launch_products(const rr_exec* exec, const riverrun::PromptProducts& of) {
+  const int64_t n = n_rows(of.x), takers = cuda(exec).multiprocessors;
+  auto job = prompt_job<dtype, Tiles>(*of.products[0].w, exec->workspace, n, nullptr, of.y_row);
+  int64_t down = 0;
+  int begins[kMostPromptWeights];
+  for (int i = 0; i < of.count; ++i) {
+    job.weights[i] = prompt_weight<dtype>(*of.products[i].w, of.products[i].y, of.y_row);
+    begins[i] = static_cast<int>(down);
+    down += blocks_for(job.weights[i].m, kPromptRows);
+  }
+  const auto split = split_products<dtype>(down, job.k, takers);
+  prepare_slabs<dtype>(exec, of.x, job);
+  job.pieces = reinterpret_cast<float4*>(static_cast<uint8_t*>(exec->workspace) +
+                                         prompt_workspace<dtype>(n, job.k));
+  job.counters = counters(exec);
+  const int64_t all = blocks_for(n, kWidest);
+  const int64_t launches = blocks_for(all, most_across(down, split, n));
+  const int64_t each = blocks_for(all, launches) * kWidest;
+  for (int64_t token = 0; token < n; token += each) {
+    const auto tiles =
+        cut_tiles(down, split, prompt_chunks<dtype>(job.k), min(each, n - token), takers);
+    job.tiles = {tiles};
+    job.tiles.begin_at(static_cast<int>(token));
+    job.tiles.weights = of.count;
+    for (int i = 0; i < of.count; ++i) job.tiles.begins[i] = begins[i];
+    launch_prompt<dtype>(exec, job, static_cast<int>(min(takers, int64_t{tiles.count})));
+  }
+}
+
+// y of several weights of a type with the same x, all of them packed by eight rows or none.
+template <uint32_t dtype>
+void launch_products(const rr_exec* exec, const riverrun::PromptProducts& of) {
+  if constexpr (Rows8<dtype>::kInPieces)
+    if (of.products[0].w->layout == RR_LAYOUT_ROWS8)
+      return launch_products<dtype, PieceTiles>(exec, of);
+  launch_products<dtype, PromptTiles>(exec, of);
 }
 
 template <uint32_t dtype>
 void run_prompt(const rr_node* node, const rr_exec* exec) {
-  if constexpr (Rows8<dtype>::kInPieces)
-    if (node->inputs[1].layout == RR_LAYOUT_ROWS8)
-      return run_prompt_of<dtype, PieceTiles>(node, exec);
-  run_prompt_of<dtype, PromptTiles>(node, exec);
+  const rr_tensor &x = node->inputs[0], &w = node->inputs[1], &y = node->outputs[0];
+  if (w.shape[0] == 0 || n_rows(x) == 0) return;
+  launch_products<dtype>(exec, {x, {{&w, data<float>(y)}}, 1, row_step(y)});
+}
+
+// Rows of weights in tiles.
+template <uint32_t dtype>
+int64_t workspace_products(int64_t n, int64_t k, int64_t down) {
+  const auto split = split_products<dtype>(down, k, device_number(cudaDevAttrMultiProcessorCount));
+  return prompt_workspace<dtype>(n, k) + piece_bytes(down, split, n);
 }
 
 template <uint32_t dtype>
 size_t workspace_prompt(const rr_node* node, int32_t) {
-  const int64_t n = n_rows(node->inputs[0]), k = node->inputs[1].shape[1];
-  return static_cast<size_t>(slab_bytes<dtype>(n, k) + slab_rows(n) * 4);
+  const rr_tensor& w = node->inputs[1];
+  return static_cast<size_t>(workspace_products<dtype>(n_rows(node->inputs[0]), w.shape[1],
+                                                       blocks_for(w.shape[0], kPromptRows)));
 }
 
 // Weights as they are in the file, or packed by eight rows.
@@ -373,6 +473,11 @@ constexpr const char* kPromptBound =
 
 }  // namespace
 
-#define RR_PROMPT_PRODUCT(id, dtype)                                                      \
-  RR_CUDA_KERNEL(id, riverrun::kPromptExact, "mul_mat", "wgmma", kPromptBound<dtype>, 20, \
-                 supports_prompt<dtype>, workspace_prompt<dtype>, run_prompt<dtype>)
+#define RR_PROMPT_PRODUCT(id, type)                                                              \
+  RR_CUDA_KERNEL(id, riverrun::kPromptExact, "mul_mat", "wgmma", kPromptBound<type>, 20,         \
+                 supports_prompt<type>, workspace_prompt<type>, run_prompt<type>)                \
+  namespace {                                                                                    \
+  riverrun::PromptKernels id##_kernels = {type, supports_prompt<type>, workspace_products<type>, \
+                                          launch_products<type>, nullptr};                       \
+  [[maybe_unused]] const int id##_kernels_added = riverrun::add_kernels(id##_kernels);           \
+  }

@@ -17,10 +17,10 @@ void multiply_prompt_experts(const rr_exec* exec, const riverrun::ChosenProduct&
                                                    row_step(y));
   if (gated) {
     job.gate = data<const uint8_t>(*product.gate);
-    job.gate_end = job.gate + (job.w_end - job.w);
-    job.m *= 2;
+    job.gate_end = job.gate + (job.weights[0].end - job.weights[0].w);
+    job.weights[0].m *= 2;
   }
-  job.tiles = chosen_tiles<gated>(table, job.m, gated);
+  job.tiles = chosen_tiles<dtype>(table, job, gated);
   const int64_t n = n_rows(x);
   const SlabPlaces places = {gated ? table.places : nullptr,
                              gated ? static_cast<int>(cut.pairs / n) : 1};
@@ -36,7 +36,7 @@ void multiply_prompt_experts(const rr_exec* exec, const riverrun::ChosenProduct&
 
 template <uint32_t dtype>
 int64_t prompt_row_bytes(int64_t pairs, int64_t experts, int64_t k) {
-  return slab_workspace<dtype>(ChosenCut{pairs, experts}.slab_rows(), k);
+  return prompt_workspace<dtype>(ChosenCut{pairs, experts}.slab_rows(), k);
 }
 
 }  // namespace
@@ -46,5 +46,5 @@ int64_t prompt_row_bytes(int64_t pairs, int64_t experts, int64_t k) {
   namespace {                                                                              \
   riverrun::PromptExperts id##_experts = {type, serves_warpgroups, prompt_row_bytes<type>, \
                                           multiply_prompt_experts<type>, nullptr};         \
-  [[maybe_unused]] const int id##_experts_added = riverrun::add_experts(id##_experts);     \
+  [[maybe_unused]] const int id##_experts_added = riverrun::add_kernels(id##_experts);     \
   }

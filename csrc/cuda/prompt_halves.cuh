@@ -249,11 +249,8 @@ class HalfRows : public PromptRows<dtype, Tiles> {
   static constexpr int kParts = 1;
 
   __device__ HalfRows(const PromptJob<Tiles>& job, unsigned char* shared)
-      : Base(job, shared), tile_(static_cast<int>(blockIdx.x)) {
-    const uint8_t* scanned = scanned_row(tile_);
-#pragma unroll 4
-    for (int c = 0; c < job.chunks; ++c)
-      bound_ = fmaxf(bound_, Of::bound(Of::head(scanned + c * apart())));
+      : Base(job, shared), next_(static_cast<int>(blockIdx.x)) {
+    find_next();
     enter_tile();
     load();
   }
@@ -261,11 +258,7 @@ class HalfRows : public PromptRows<dtype, Tiles> {
   __device__ void advance() {
     Base::advance();
     bound_ = fmaxf(bound_, Of::bound(head_));
-    if (++chunk_ == this->job_.chunks) {
-      chunk_ = 0;
-      tile_ += static_cast<int>(gridDim.x);
-      enter_tile();
-    }
+    if (++chunk_ == chunks_) enter_tile();
     load();
   }
 
@@ -281,19 +274,30 @@ class HalfRows : public PromptRows<dtype, Tiles> {
   // Bytes from a row's chunk to its next one.
   __device__ int64_t apart() const { return Chunk<dtype>::bytes + this->job_.w_skip; }
 
-  // Each lane looks through the heads of one of the warp's rows of a tile.
-  __device__ const uint8_t* scanned_row(int tile) const {
-    const PromptTile of = this->job_.tiles.tile(tile);
+  // Each lane looks through the heads of one of the warp's rows of the next tile.
+  __device__ void find_next() {
+    scanned_ = nullptr;
+    next_chunks_ = 0;
+    if (next_ >= this->job_.tiles.number()) return;
+    const PromptTile of = this->job_.tiles.tile(next_);
     const int row = first_row(of) + lane_of_warp() % 16;
     if constexpr (Tiles::kInPieces) {
-      const int at = min(row, this->job_.m - 1);
-      return this->job_.w + at / 8 * this->job_.w_eight + Of::kHead + at % 8 * Of::kHeadApart;
+      const PromptWeight& weight = this->job_.weights[of.weight];
+      const int at = min(row, weight.m - 1);
+      scanned_ = weight.w + at / 8 * this->job_.w_eight + Of::kHead + at % 8 * Of::kHeadApart;
     } else {
-      return row_of_w(this->job_, of, row);
+      scanned_ = row_of_w(this->job_, of, row);
     }
+    scanned_ += of.first * apart();
+    next_chunks_ = of.chunks;
   }
 
+  // Goes on to the next tile. Of its chunks those are looked through that are more than the tile
+  // before had.
   __device__ void enter_tile() {
+#pragma unroll 8
+    for (int c = chunk_; c < next_chunks_; ++c)
+      bound_ = fmaxf(bound_, Of::bound(Of::head(scanned_ + c * apart())));
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const unsigned size =
@@ -302,12 +306,14 @@ class HalfRows : public PromptRows<dtype, Tiles> {
       inverse_[r] = inverse_power_for(size);
     }
     bound_ = 0.0f;
-    const int next = tile_ + static_cast<int>(gridDim.x);
-    scanned_ = next < this->job_.tiles.number() ? scanned_row(next) : nullptr;
+    chunk_ = 0;
+    chunks_ = next_chunks_;
+    next_ += static_cast<int>(gridDim.x);
+    find_next();
   }
 
   __device__ void load() {
-    head_ = scanned_ ? Of::head(scanned_ + chunk_ * apart()) : 0;
+    head_ = chunk_ < next_chunks_ ? Of::head(scanned_ + chunk_ * apart()) : 0;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float power = inverse_of_power(inverse_[r]);
@@ -318,10 +324,11 @@ class HalfRows : public PromptRows<dtype, Tiles> {
     }
   }
 
-  int tile_, chunk_ = 0;    // what is decoded
-  const uint8_t* scanned_;  // row of the tile after it
-  unsigned head_;           // what was read there last
-  float bound_ = 0.0f;      // of what was read there before
+  int chunk_ = 0, chunks_ = 0;  // which of the tile's chunks is decoded, of so many
+  int next_, next_chunks_;      // the tile after it
+  const uint8_t* scanned_;      // its row, from its first chunk on
+  unsigned head_;               // what was read there last
+  float bound_ = 0.0f;          // of what was read there before
   float inverse_[2] = {}, inverse_before_[2];
   Of halves_;
 };

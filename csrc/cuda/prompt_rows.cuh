@@ -89,7 +89,7 @@ class PromptRows {
     __syncwarp();
     source_.turn();
     side_ ^= 1;
-    decoded_ = decoded_ + 1 == job_.chunks ? 0 : decoded_ + 1;
+    decoded_ = fetched_;
     fetch(side_ ^ 1);
   }
 
@@ -112,18 +112,20 @@ class PromptRows {
 
   __device__ void fetch(int side) {
     if (next_ < job_.tiles.number()) {
-      if (chunk_ == 0) source_.start(job_, job_.tiles.tile(next_));
-      source_.fetch(job_, chunk_, side);
-      if (++chunk_ == job_.chunks) {
-        chunk_ = 0;
-        next_ += static_cast<int>(gridDim.x);
+      if (left_ == 0) {
+        const PromptTile tile = job_.tiles.tile(next_);
+        source_.start(job_, tile);
+        fetched_ = tile.first - 1;
+        left_ = tile.chunks;
       }
+      source_.fetch(job_, ++fetched_, side);
+      if (--left_ == 0) next_ += static_cast<int>(gridDim.x);
     }
     async_copy_commit();
   }
 
-  int next_, chunk_ = 0;  // what is fetched next
-  int decoded_ = -1;      // the chunk that is decoded
+  int next_, left_ = 0;  // the tile that is fetched next, or of which chunks are left
+  int fetched_ = 0, decoded_ = 0;
   int side_ = 0;
   Source source_;
 };

@@ -11,11 +11,20 @@ namespace {
 constexpr int kPromptWarps = 8;
 constexpr int kPromptRows = kPromptWarps * kRowsOfWarp;  // of w that a block takes
 
+// A weight of a launch, the first of y's columns that its rows are, and whether these take stores
+// of 8 bytes.
+struct PromptWeight {
+  const uint8_t *w, *end;
+  float* y;
+  int m;
+  bool vector;
+};
+
 // Tiles: which products, PromptTiles or ChosenTiles. Where these are gated, rows of y are those of
 // w by the activation of gate, and m counts the rows of both.
 template <class Tiles>
 struct PromptJob {
-  const uint8_t *w, *w_end;
+  PromptWeight weights[kMostPromptWeights];
   const uint8_t *gate, *gate_end;
   // Bytes: of eight rows, from one of them to the next, of a matrix; what to skip behind 256
   // values.
@@ -24,12 +33,11 @@ struct PromptJob {
   const uint8_t* x;        // slabs
   int64_t slab;            // bytes
   const float* x_factors;  // of rows in f16
-  float* y;
-  int64_t y_row;  // values
-  int n, m, k;
-  int chunks;  // of k
+  int64_t y_row;           // values
+  int n, k;
+  float4* pieces;      // sums of parts of tiles
+  unsigned* counters;  // a warp of a tile each
   Tiles tiles;
-  bool vector;  // y takes stores of 8 bytes
 };
 
 __device__ inline int lane_of_warp() {
@@ -45,16 +53,24 @@ __device__ inline int first_row(const PromptTile& tile) {
 template <class Tiles>
 __device__ inline const uint8_t* row_of_w(const PromptJob<Tiles>& job, const PromptTile& tile,
                                           int row) {
-  const int last = Tiles::kGated ? job.m - 2 + row % 2 : job.m - 1, at = min(row, last);
-  const uint8_t* w = Tiles::kGated && at % 2 == 0 ? job.gate : job.w;
+  const PromptWeight& of = job.weights[tile.weight];
+  const int last = Tiles::kGated ? of.m - 2 + row % 2 : of.m - 1, at = min(row, last);
+  const uint8_t* w = Tiles::kGated && at % 2 == 0 ? job.gate : of.w;
   if constexpr (Tiles::kChosen) w += tile.expert * job.w_matrix;
   const int own = Tiles::kGated ? at / 2 : at;
   return w + own / 8 * job.w_eight + own % 8 * job.w_row;
 }
 
-// Sources, of a warp's shared memory, which has two sides: `start` goes to a tile's rows, `fetch`
-// asks for the next chunk of each, number `chunk` of the row, to a side that is to be read after
-// the next `turn`. block: the chunk of the lane's row 2g + j.
+// Bytes of a row, or of eight rows in pieces, before its chunk number `chunk`.
+template <uint32_t dtype>
+__device__ inline int64_t before_chunk(int chunk, int64_t bytes_of_256) {
+  return static_cast<int64_t>(chunk) * Chunk<dtype>::values / 256 * bytes_of_256;
+}
+
+// Sources, of a warp's shared memory, which has two sides: `start` goes to a tile's rows and to its
+// part of k, which begins at a multiple of 256 values; `fetch` asks for the next chunk of each,
+// number `chunk` of the row, to a side that is to be read after the next `turn`. block: the chunk
+// of the lane's row 2g + j.
 
 // Blocks as they are in the file: four lanes bring their own two rows.
 template <uint32_t dtype, class Tiles>
@@ -68,7 +84,10 @@ class BlockSource {
   __device__ void start(const PromptJob<Tiles>& job, const PromptTile& tile) {
     const int row = first_row(tile) + lane_of_warp() / 4 * 2;
 #pragma unroll
-    for (int j = 0; j < 2; ++j) w_[j] = row_of_w(job, tile, row + j);
+    for (int j = 0; j < 2; ++j)
+      w_[j] = row_of_w(job, tile, row + j) +
+              before_chunk<dtype>(tile.first, kBytesOf256<dtype> + job.w_skip);
+    end_ = job.weights[tile.weight].end;
   }
 
   __device__ void fetch(const PromptJob<Tiles>& job, int chunk, int side) {
@@ -76,8 +95,8 @@ class BlockSource {
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       next_at_[j] = C::grain == 16 ? 0 : misalignment(w_[j]);
-      fetch_w<dtype>(w_[j], Tiles::kGated && j == 0 ? job.gate_end : job.w_end,
-                     to + 8 * j * C::pitch, lane_of_warp() % 4);
+      fetch_w<dtype>(w_[j], Tiles::kGated && j == 0 ? job.gate_end : end_, to + 8 * j * C::pitch,
+                     lane_of_warp() % 4);
       w_[j] += C::bytes;
       if ((chunk + 1) * C::values % 256 == 0) w_[j] += job.w_skip;
     }
@@ -94,7 +113,7 @@ class BlockSource {
 
  private:
   unsigned char* shared_;
-  const uint8_t* w_[2];
+  const uint8_t *w_[2], *end_;
   int at_[2], next_at_[2] = {};  // behind a multiple of 16
 };
 
@@ -138,9 +157,11 @@ class PieceSource {
 
   template <class Job>
   __device__ void start(const Job& job, const PromptTile& tile) {
+    const PromptWeight& of = job.weights[tile.weight];
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      eight_[half] = job.w + min(first_row(tile) / 8 + half, (job.m - 1) / 8) * job.w_eight;
+      eight_[half] = of.w + min(first_row(tile) / 8 + half, (of.m - 1) / 8) * job.w_eight +
+                     before_chunk<dtype>(tile.first, 8 * kBytesOf256<dtype>);
   }
 
   template <class Job>

@@ -136,5 +136,5 @@ bool takes_experts(const rr_tensor& w) {
   riverrun::StepExperts experts_##W = {W::kType,         expert_row_bytes<W>,          \
                                        takes_experts<W>, multiply_experts<W>,          \
                                        add_up_chosen<W>, nullptr};                     \
-  [[maybe_unused]] const int experts_##W##_added = riverrun::add_experts(experts_##W); \
+  [[maybe_unused]] const int experts_##W##_added = riverrun::add_kernels(experts_##W); \
   }
