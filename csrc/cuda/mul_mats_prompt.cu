@@ -1,6 +1,7 @@
 // mul_mats for prompts: weights of one type and layout in one launch, whose tiles fill the card
 // together.
 #include "kernel.cuh"
+#include "prompt_exact.hpp"
 #include "prompt_products.hpp"
 #include "prompt_sources.cuh"
 

@@ -113,6 +113,10 @@ template <typename T>
 T __ldg(const T* at) {
   return *at;
 }
+template <typename T>
+T __ldcg(const T* at) {
+  return *at;
+}
 
 // The C library declares functions of some of these names, hence macros.
 #define rsqrtf(x) (1.0f / sqrtf(x))
