@@ -39,22 +39,38 @@ struct Place {
   int b, first, count;
 };
 
-// False if the offsets are bad; tiles are counted over all sequences.
+// False if the offsets are bad; tiles are counted over all sequences. By whole warps, whose lanes
+// look at a sequence each.
 __device__ inline bool find_tile(const Task& task, int rows, int tile, Place& place) {
   place = {0, 0, 0};
   if (task.offsets[0] != 0) {
     report(task.first, task.offsets[0], 0);
     return false;
   }
-  for (int b = 0; b < task.batch; ++b) {
+  const int lane = threadIdx.x % kWarp;
+  for (int first = 0; first < task.batch; first += kWarp) {
+    const int b = min(first + lane, task.batch - 1);
     const int from = task.offsets[b], to = task.offsets[b + 1];
-    if (from > to || to > task.tokens) {
-      report(task.ascending, from, to);
+    const unsigned bad = __ballot_sync(kAllLanes, from > to || to > task.tokens);
+    if (bad != 0) {
+      if (lane == __ffs(bad) - 1) report(task.ascending, from, to);
       return false;
     }
-    const int vectors = (to - from) * task.group, tiles = (vectors + rows - 1) / rows;
-    if (tile >= 0 && tile < tiles) place = {b, tile * rows, min(rows, vectors - tile * rows)};
-    tile -= tiles;
+    const int vectors = first + lane < task.batch ? (to - from) * task.group : 0;
+    const int tiles = (vectors + rows - 1) / rows;
+    int through = tiles;
+    for (int step = 1; step < kWarp; step *= 2) {
+      const int below = __shfl_up_sync(kAllLanes, through, step);
+      if (lane >= step) through += below;
+    }
+    const int before = through - tiles, at = (tile - before) * rows;
+    const unsigned own = __ballot_sync(kAllLanes, tile >= before && tile < through);
+    if (own != 0) {
+      const int of = __ffs(own) - 1;
+      place = {first + of, __shfl_sync(kAllLanes, at, of),
+               __shfl_sync(kAllLanes, min(rows, vectors - at), of)};
+    }
+    tile -= __shfl_sync(kAllLanes, through, kWarp - 1);
   }
   return true;
 }

@@ -28,10 +28,12 @@ struct ChosenTiles {
   int chunks;        // of k
 
   __device__ int number() const { return *groups_number * down; }
+  __device__ int first() const { return static_cast<int>(blockIdx.x); }
+  __device__ int after(int i) const { return i + static_cast<int>(gridDim.x); }
 
   __device__ PromptTile tile(int i) const {
     const int4 group = groups[i / down];
-    return {0, i % down, group.y, group.z, group.w, group.x, 0, chunks, 0, 1, 0};
+    return {0, i % down, group.y, group.z, group.w, group.x, 0, chunks, 1, 0, 0};
   }
 
   __device__ int row_of_y(int at) const { return order ? order[at] : at; }

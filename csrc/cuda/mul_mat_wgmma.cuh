@@ -93,7 +93,7 @@ template <uint32_t dtype, class Tiles>
 __device__ inline void copy_prompt(const PromptJob<Tiles>& job, const PromptMemory<dtype>& memory) {
   Ring<PromptMemory<dtype>::kStages> ring;
   constexpr int kUnits = Chunk<dtype>::units * kPartsOfX<dtype>;
-  for (int i = blockIdx.x; i < job.tiles.number(); i += gridDim.x) {
+  for (int i = job.tiles.first(); i < job.tiles.number(); i = job.tiles.after(i)) {
     const PromptTile tile = job.tiles.tile(i);
     const int units = tile.chunks * kUnits;
     const unsigned bytes = tile.width * kSlabBytes;
@@ -117,13 +117,12 @@ __device__ inline float quick_swiglu(float gate, float x) {
 }
 
 // A lane's sums of two neighbouring rows of w, with two of x at a time: `fours` of those of a tile,
-// from number `first` on.
-template <int fours, class Tiles, class Rows>
-__device__ inline void store_sums(const PromptJob<Tiles>& job, const Rows& rows,
-                                  const PromptTile& tile, int first,
+// from number `first` on. scaled: rows of x were multiplied by a power of two.
+template <bool scaled, int fours, class Tiles>
+__device__ inline void store_sums(const PromptJob<Tiles>& job, const PromptTile& tile, int first,
                                   const float (&sums)[4 * fours]) {
   const PromptWeight& weight = job.weights[tile.weight];
-  const int row = rows.row(tile), token = tile.token + 8 * first + threadIdx.x % 4 * 2;
+  const int row = row_of_lane(tile), token = tile.token + 8 * first + threadIdx.x % 4 * 2;
   if (row >= weight.m) return;
 #pragma unroll
   for (int i = 0; i < fours; ++i)
@@ -132,7 +131,7 @@ __device__ inline void store_sums(const PromptJob<Tiles>& job, const Rows& rows,
       const int at = token + 8 * i + j;
       if (at >= tile.end) continue;
       float2 both = make_float2(sums[4 * i + j], sums[4 * i + 2 + j]);
-      if (Rows::kHalves) {
+      if (scaled) {
         const float factor = job.x_factors[at];
         both.x *= factor;
         both.y *= factor;
@@ -152,18 +151,17 @@ __device__ inline void store_sums(const PromptJob<Tiles>& job, const Rows& rows,
     }
 }
 
-// The same of parts of a tile, by the warp that comes last.
-template <int width, class Tiles, class Rows>
-__device__ inline void store_parts(const PromptJob<Tiles>& job, const Rows& rows,
-                                   const PromptTile& tile, const float (&sums)[width / 2]) {
-  constexpr int kAtOnce = width / 8 < 16 ? width / 8 : 16;
-  if (!leave_part<width>(job, tile, sums)) return;
-#pragma unroll
-  for (int first = 0; first < width / 8; first += kAtOnce) {
-    float all[4 * kAtOnce];
-    add_parts<width>(job, tile, first, all);
-    store_sums<kAtOnce>(job, rows, tile, first, all);
-  }
+// y of tiles whose parts are tiles of their own. Grid: such tiles, fours of a lane.
+template <uint32_t dtype, class Tiles>
+__global__ void __launch_bounds__(kFoursApart)
+    add_prompt_parts(const __grid_constant__ PromptJob<Tiles> job) {
+  enter_grid();
+  const PromptTile tile =
+      job.tiles.tile(job.tiles.whole + static_cast<int>(blockIdx.x) * job.tiles.parts);
+  const int first = static_cast<int>(blockIdx.y) * kFoursOfAdder;
+  float sums[4 * kFoursOfAdder];
+  add_parts(job, tile, first, sums);
+  store_sums<kInHalves<dtype>, kFoursOfAdder>(job, tile, first, sums);
 }
 
 // The operands of a unit's products, and of those of the unit that is decoded while they run.
@@ -218,14 +216,14 @@ __device__ inline void multiply_prompt_tile(const PromptJob<Tiles>& job, const P
   }
   wgmma_wait<0>();
   release(before);
-  if constexpr (RowsOf<dtype, Tiles>::kHalves) {
+  if constexpr (kInHalves<dtype>) {
 #pragma unroll
     for (int i = 0; i < width / 2; ++i) sums[i] *= rows.factor(i / 2 % 2);
   }
-  if (!Tiles::kChosen && tile.parts > 1)
-    store_parts<width>(job, rows, tile, sums);
-  else
-    store_sums<width / 8>(job, rows, tile, 0, sums);
+  if constexpr (!Tiles::kChosen) {
+    if (tile.parts > 1 && !leave_part<width>(job, tile, sums)) return;
+  }
+  store_sums<kInHalves<dtype>, width / 8>(job, tile, 0, sums);
 }
 
 // Grid: blocks that share out the tiles.
@@ -233,7 +231,7 @@ template <uint32_t dtype, class Tiles>
 __global__ void __launch_bounds__(kPromptThreads, 1)
     multiply_prompt(const __grid_constant__ PromptJob<Tiles> job) {
   enter_grid();
-  if (static_cast<int>(blockIdx.x) >= job.tiles.number()) return;
+  if (job.tiles.first() >= job.tiles.number()) return;
   const PromptMemory<dtype> memory;
   if (threadIdx.x == 0) {
     for (int i = 0; i < memory.kStages; ++i) {
@@ -253,7 +251,7 @@ __global__ void __launch_bounds__(kPromptThreads, 1)
     RowsOf<dtype, Tiles> rows(job, memory.w);
     Operands a;
     rows.decode(0, a[0]);
-    for (int i = blockIdx.x; i < job.tiles.number(); i += gridDim.x) {
+    for (int i = job.tiles.first(); i < job.tiles.number(); i = job.tiles.after(i)) {
       const PromptTile tile = job.tiles.tile(i);
       if (tile.width == 256)
         multiply_prompt_tile<dtype, 256>(job, tile, memory, ring, rows, a);
@@ -365,59 +363,44 @@ void launch_prompt(const rr_exec* exec, const PromptJob<Tiles>& job, int blocks)
             PromptMemory<dtype>::kBytes, job);
 }
 
+// Bytes of sums of parts of tiles, of `takers` blocks at most if a block has a tile's parts.
+inline int64_t piece_bytes(const PromptTiles& tiles, int64_t takers) {
+  constexpr int64_t kOfColumn = kPromptRows * static_cast<int64_t>(sizeof(float));
+  if (tiles.count == tiles.whole) return 0;
+  if (tiles.gathered) return takers * tiles.split_width * kOfColumn;
+  return (tiles.count - tiles.whole) * tiles.split_width * kOfColumn;
+}
+
+// Tiles of `down` times 128 rows of weights with n rows of k columns.
 template <uint32_t dtype>
-int prompt_chunks(int64_t k) {
-  return static_cast<int>(slab_columns<dtype>(k) / Chunk<dtype>::values);
+PromptTiles tiles_of(int64_t down, int64_t n, int64_t k, int64_t takers) {
+  const int64_t chunks = slab_columns<dtype>(k) / Chunk<dtype>::values;
+  const auto split = riverrun::split_prompt(down, chunks, 256 / Chunk<dtype>::values, takers);
+  return cut_tiles(down, split, chunks, n, takers);
 }
 
-// How `down` tiles of rows of weights with k columns share out their k on a card.
-template <uint32_t dtype>
-riverrun::PromptSplit split_products(int64_t down, int64_t k, int64_t takers) {
-  return riverrun::split_prompt(down, prompt_chunks<dtype>(k), 256 / Chunk<dtype>::values, takers);
-}
-
-// Tiles of 256 rows of x that a launch has room for.
-inline int64_t most_across(int64_t down, const riverrun::PromptSplit& split, int64_t n) {
-  const int64_t across = blocks_for(n, kWidest);
-  if (split.downs == down) return across;
-  return min(across, max(riverrun::kMostParts / ((down - split.downs) * split.parts), int64_t{1}));
-}
-
-// Bytes of sums of parts of tiles.
-inline int64_t piece_bytes(int64_t down, const riverrun::PromptSplit& split, int64_t n) {
-  const int64_t widest = split.downs == down ? 0 : most_across(down, split, n);
-  return (down - split.downs) * split.parts * widest * kPromptRows * kWidest * 4;
-}
-
-// One launch for all rows of x, or for a part of them after another.
 template <uint32_t dtype, class Tiles>
 void launch_products(const rr_exec* exec, const riverrun::PromptProducts& of) {
   const int64_t n = n_rows(of.x), takers = cuda(exec).multiprocessors;
   auto job = prompt_job<dtype, Tiles>(*of.products[0].w, exec->workspace, n, nullptr, of.y_row);
-  int64_t down = 0;
-  int begins[kMostPromptWeights];
+  int begins[kMostPromptWeights] = {}, down = 0;
   for (int i = 0; i < of.count; ++i) {
     job.weights[i] = prompt_weight<dtype>(*of.products[i].w, of.products[i].y, of.y_row);
-    begins[i] = static_cast<int>(down);
-    down += blocks_for(job.weights[i].m, kPromptRows);
+    begins[i] = down;
+    down += static_cast<int>(blocks_for(job.weights[i].m, kPromptRows));
   }
-  const auto split = split_products<dtype>(down, job.k, takers);
   prepare_slabs<dtype>(exec, of.x, job);
   job.pieces = reinterpret_cast<float4*>(static_cast<uint8_t*>(exec->workspace) +
                                          prompt_workspace<dtype>(n, job.k));
-  job.counters = counters(exec);
-  const int64_t all = blocks_for(n, kWidest);
-  const int64_t launches = blocks_for(all, most_across(down, split, n));
-  const int64_t each = blocks_for(all, launches) * kWidest;
-  for (int64_t token = 0; token < n; token += each) {
-    const auto tiles =
-        cut_tiles(down, split, prompt_chunks<dtype>(job.k), min(each, n - token), takers);
-    job.tiles = {tiles};
-    job.tiles.begin_at(static_cast<int>(token));
-    job.tiles.weights = of.count;
-    for (int i = 0; i < of.count; ++i) job.tiles.begins[i] = begins[i];
-    launch_prompt<dtype>(exec, job, static_cast<int>(min(takers, int64_t{tiles.count})));
-  }
+  job.tiles = {tiles_of<dtype>(down, n, job.k, takers)};
+  job.tiles.weights = of.count;
+  memcpy(job.tiles.begins, begins, sizeof begins);
+  launch_prompt<dtype>(exec, job, min(static_cast<int>(takers), job.tiles.count));
+  const int apart = job.tiles.gathered ? 0 : job.tiles.count - job.tiles.whole;
+  if (apart == 0) return;
+  const dim3 grid(static_cast<unsigned>(apart / job.tiles.parts),
+                  static_cast<unsigned>(job.tiles.split_width / 8 / kFoursOfAdder));
+  RR_LAUNCH(exec, (add_prompt_parts<dtype, Tiles>), grid, kFoursApart, 0, job);
 }
 
 // y of several weights of a type with the same x, all of them packed by eight rows or none.
@@ -436,11 +419,10 @@ void run_prompt(const rr_node* node, const rr_exec* exec) {
   launch_products<dtype>(exec, {x, {{&w, data<float>(y)}}, 1, row_step(y)});
 }
 
-// Rows of weights in tiles.
 template <uint32_t dtype>
 int64_t workspace_products(int64_t n, int64_t k, int64_t down) {
-  const auto split = split_products<dtype>(down, k, device_number(cudaDevAttrMultiProcessorCount));
-  return prompt_workspace<dtype>(n, k) + piece_bytes(down, split, n);
+  const int64_t takers = device_number(cudaDevAttrMultiProcessorCount);
+  return prompt_workspace<dtype>(n, k) + piece_bytes(tiles_of<dtype>(down, n, k, takers), takers);
 }
 
 template <uint32_t dtype>

@@ -246,11 +246,12 @@ class HalfRows : public PromptRows<dtype, Tiles> {
 
  public:
   static constexpr bool kHalves = true;
-  static constexpr int kParts = 1;
 
   __device__ HalfRows(const PromptJob<Tiles>& job, unsigned char* shared)
-      : Base(job, shared), next_(static_cast<int>(blockIdx.x)) {
+      : Base(job, shared), next_(job.tiles.first()) {
     find_next();
+#pragma unroll 8
+    for (; chunk_ < next_chunks_; ++chunk_) look(chunk_);
     enter_tile();
     load();
   }
@@ -258,7 +259,7 @@ class HalfRows : public PromptRows<dtype, Tiles> {
   __device__ void advance() {
     Base::advance();
     bound_ = fmaxf(bound_, Of::bound(head_));
-    if (++chunk_ == chunks_) enter_tile();
+    if (seldom(++chunk_ == chunks_)) enter_tile();
     load();
   }
 
@@ -292,12 +293,15 @@ class HalfRows : public PromptRows<dtype, Tiles> {
     next_chunks_ = of.chunks;
   }
 
+  __device__ void look(int chunk) {
+    bound_ = fmaxf(bound_, Of::bound(Of::head(scanned_ + chunk * apart())));
+  }
+
   // Goes on to the next tile. Of its chunks those are looked through that are more than the tile
   // before had.
   __device__ void enter_tile() {
-#pragma unroll 8
-    for (int c = chunk_; c < next_chunks_; ++c)
-      bound_ = fmaxf(bound_, Of::bound(Of::head(scanned_ + c * apart())));
+#pragma unroll 1
+    for (; chunk_ < next_chunks_; ++chunk_) look(chunk_);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const unsigned size =
@@ -308,7 +312,7 @@ class HalfRows : public PromptRows<dtype, Tiles> {
     bound_ = 0.0f;
     chunk_ = 0;
     chunks_ = next_chunks_;
-    next_ += static_cast<int>(gridDim.x);
+    next_ = this->job_.tiles.after(next_);
     find_next();
   }
 

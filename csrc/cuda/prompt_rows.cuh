@@ -63,6 +63,12 @@ __global__ void __launch_bounds__(kMmaThreads)
   }
 }
 
+// Of what comes once a tile: code for it lies apart from that of each chunk, which is more than
+// the nearest instruction cache holds as it is.
+__device__ inline bool seldom(bool condition) {
+  return __builtin_expect(condition, 0);
+}
+
 // A warp's 16 rows of w, through all of its tiles.
 template <uint32_t dtype, class Tiles>
 class PromptRows {
@@ -72,15 +78,10 @@ class PromptRows {
  public:
   __device__ PromptRows(const PromptJob<Tiles>& job, unsigned char* shared)
       : job_(job),
-        next_(static_cast<int>(blockIdx.x)),
+        next_(job.tiles.first()),
         source_(shared + threadIdx.x / kWarp * 2 * C::warp_bytes) {
     fetch(1);
     advance();
-  }
-
-  // The first of the lane's two neighbouring rows.
-  __device__ int row(const PromptTile& tile) const {
-    return first_row(tile) + lane_of_warp() / 4 * 2;
   }
 
   // Goes on to the next chunk, and asks for the one after it.
@@ -112,14 +113,14 @@ class PromptRows {
 
   __device__ void fetch(int side) {
     if (next_ < job_.tiles.number()) {
-      if (left_ == 0) {
+      if (seldom(left_ == 0)) {
         const PromptTile tile = job_.tiles.tile(next_);
         source_.start(job_, tile);
         fetched_ = tile.first - 1;
         left_ = tile.chunks;
       }
       source_.fetch(job_, ++fetched_, side);
-      if (--left_ == 0) next_ += static_cast<int>(gridDim.x);
+      if (--left_ == 0) next_ = job_.tiles.after(next_);
     }
     async_copy_commit();
   }
@@ -151,7 +152,6 @@ struct PieceCodes<RR_Q8_0> {
 template <uint32_t dtype, class Tiles>
 struct Bf16Rows : PromptRows<dtype, Tiles> {
   static constexpr bool kHalves = false;  // what is multiplied is f16
-  static constexpr int kParts = 1;        // of x
 
   using PromptRows<dtype, Tiles>::PromptRows;
 

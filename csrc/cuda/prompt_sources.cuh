@@ -35,8 +35,7 @@ struct PromptJob {
   const float* x_factors;  // of rows in f16
   int64_t y_row;           // values
   int n, k;
-  float4* pieces;      // sums of parts of tiles
-  unsigned* counters;  // a warp of a tile each
+  float4* pieces;  // sums of parts of tiles
   Tiles tiles;
 };
 
@@ -47,6 +46,11 @@ __device__ inline int lane_of_warp() {
 // Of a tile's rows of w, the first one of this warp.
 __device__ inline int first_row(const PromptTile& tile) {
   return tile.down * kPromptRows + static_cast<int>(threadIdx.x) / kWarp * kRowsOfWarp;
+}
+
+// The first of the two neighbouring rows of w whose sums a lane has.
+__device__ inline int row_of_lane(const PromptTile& tile) {
+  return first_row(tile) + lane_of_warp() / 4 * 2;
 }
 
 // Row `row` of a tile's w; rows beyond the last are the last. Those of gate and w alternate.
@@ -82,7 +86,7 @@ class BlockSource {
       : shared_(shared + lane_of_warp() / 4 * C::pitch) {}
 
   __device__ void start(const PromptJob<Tiles>& job, const PromptTile& tile) {
-    const int row = first_row(tile) + lane_of_warp() / 4 * 2;
+    const int row = row_of_lane(tile);
 #pragma unroll
     for (int j = 0; j < 2; ++j)
       w_[j] = row_of_w(job, tile, row + j) +

@@ -1,4 +1,5 @@
-// Which products of a prompt have their k shared out among the blocks of a card.
+// Which products of a prompt have their k added up in parts, so that several blocks of a card can
+// share it.
 #pragma once
 
 #include <stdint.h>
@@ -7,9 +8,9 @@ namespace riverrun {
 
 constexpr int kMostPromptWeights = 8;  // of a launch
 
-// Tiles of rows of w, downwards: the first `downs` are multiplied with all of k at once, the others
-// in `parts` of `part_chunks` chunks, whose sums are added in the order of k. The bits of a row of
-// y follow from this, so it depends on the weights and the card alone and not on x.
+// Tiles of rows of w, downwards: of the first `downs` all of k is added in one sum, of the others
+// in `parts` sums of `part_chunks` chunks each, which are added in the order of k. The bits of a
+// row of y follow from this, so it depends on the weights and the card alone and not on x.
 struct PromptSplit {
   int downs, parts, part_chunks;
 };
@@ -19,18 +20,19 @@ constexpr int64_t kMostParts = 512;
 
 // For `down` tiles that `takers` blocks take in turn. chunks: of k, of which `grain` go together.
 inline PromptSplit split_prompt(int64_t down, int64_t chunks, int64_t grain, int64_t takers) {
-  // What a part costs beside its products, in thousandths of a whole tile's, and what has to be
-  // gained for sums to go through memory.
-  constexpr int64_t kWhole = 1000, kBeside = 60, kGain = 100, kMostOfTile = 8;
+  // What a part of its own costs beside its products, in tenths of a chunk; how much less than one
+  // block alone its parts have to take where x has few rows, in hundredths, since where it has many
+  // they only cost; and how many parts are tried.
+  constexpr int64_t kBeside = 35, kEnough = 70, kMost = 8;
   const int64_t left = down % takers;
   PromptSplit best = {static_cast<int>(down), 1, static_cast<int>(chunks)};
   if (left == 0) return best;
-  int64_t least = kWhole + kBeside - kGain;
-  for (int64_t asked = 2; asked <= kMostOfTile; ++asked) {
+  int64_t least = 10 * chunks * kEnough / 100;
+  for (int64_t asked = 2; asked <= kMost; ++asked) {
     const int64_t each = (chunks + asked * grain - 1) / (asked * grain) * grain;
     const int64_t parts = (chunks + each - 1) / each, units = left * parts;
     if (parts < 2 || units > kMostParts) continue;
-    const int64_t cost = (units + takers - 1) / takers * (kWhole * each / chunks + kBeside);
+    const int64_t cost = (units + takers - 1) / takers * (10 * each + kBeside);
     if (cost >= least) continue;
     least = cost;
     best = {static_cast<int>(down - left), static_cast<int>(parts), static_cast<int>(each)};

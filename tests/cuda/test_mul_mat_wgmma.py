@@ -13,6 +13,7 @@ from riverrun.graph.case import Case, bind_case, f32, fixed, rand
 from riverrun.graph.codec import decode
 from riverrun.graph.dtype import dtype
 from riverrun.ops.mul_mat import WEIGHT_TYPES, MulMat
+from riverrun.ops.mul_mats import MulMats
 
 TYPES = ("bf16", *(t for t in WEIGHT_TYPES if dtype(t).block > 1))
 
@@ -66,6 +67,63 @@ def test_rows_are_the_same_in_any_company(of: str) -> None:
     all_rows = product(x)
     for rows in (slice(0, 64), slice(650, 700), slice(301, 420), slice(90, 390)):
         assert product(x[rows]).tobytes() == all_rows[rows].tobytes()
+
+
+@pytest.mark.parametrize("of", ("q4_k", "q8_0"))
+def test_parts_of_k(of: str) -> None:
+    """A tile that would leave blocks idle has its k in parts: with many rows of x a block gathers
+    them, with few each is a block's, and the bits are the same."""
+    x = np.random.default_rng(12).standard_normal((1024, 2048), np.float32)
+    product = products(of, 30, 2048)
+    all_rows = product(x)
+    assert np.isfinite(all_rows).all()
+    for rows in (slice(0, 64), slice(131, 270)):
+        assert product(x[rows]).tobytes() == all_rows[rows].tobytes()
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("of", ("q6_k", "bf16"))
+def test_parts_of_k_in_any_order(of: str, order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within what is allowed, whichever block comes first."""
+    monkeypatch.setenv("RIVERRUN_EMULATE_ORDER", order)
+    case = bind_case(MulMat, Case(x=f32(70, 2048), w=rand(of, 30, 2048)))
+    assert backend().choose(outline(case)).kernel.isa == "wgmma"
+    result = run_case(backend(), case, kind="prefill")
+    assert result.status == "passed", f"{result.id}: {result.why}"
+    assert max(result.nmse.values()) < (1e-10 if of == "bf16" else 1e-5)
+
+
+TOGETHER = (("q4_k",) * 3, ("q4_k", "q6_k", "q4_k", "q8_0"), ("q8_0", "bf16"), ("iq4_xs",) * 9)
+
+
+@pytest.mark.parametrize("types", TOGETHER, ids="+".join)
+def test_weights_together(types: tuple[str, ...]) -> None:
+    """Launches for each type, up to eight weights in one; columns of y that begin anywhere."""
+    rng = np.random.default_rng([13, len(types)])
+    rows = [130, 33, 48, 1, 7, 2, 128, 5, 3][: len(types)]
+    ws = [
+        fixed(rng.uniform(-1, 1, (m, 512)).astype(np.float32), of)
+        for m, of in zip(rows, types, strict=True)
+    ]
+    x = rng.standard_normal((100, 512)).astype(np.float32)
+
+    def product(part: np.ndarray) -> np.ndarray:
+        case = bind_case(MulMats, Case("together", x=fixed(part, "f32"), ws=tuple(ws)))
+        assert backend().choose(outline(case)).kernel.isa == "wgmma"
+        (out,) = Op(case, kind="prefill").run().values()
+        return np.frombuffer(out, np.float32).reshape(len(part), sum(rows))
+
+    got = product(x)
+    case = bind_case(MulMats, Case("together", x=fixed(x, "f32"), ws=tuple(ws)))
+    result = run_case(backend(), case, kind="prefill")
+    assert result.status == "passed", f"{result.id}: {result.why}"
+    assert product(x[40:90]).tobytes() == got[40:90].tobytes()
+
+
+def test_weights_of_other_types_are_left_to_other_kernels() -> None:
+    ws = (rand("q4_k", 48, 256), rand("f32", 16, 256))
+    case = outline(bind_case(MulMats, Case(x=f32(64, 256), ws=ws)))
+    assert backend().choose(case).kernel is None or backend().choose(case).kernel.isa != "wgmma"
 
 
 @pytest.mark.parametrize("bad", (np.nan, np.inf, -np.inf))
