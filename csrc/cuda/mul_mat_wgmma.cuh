@@ -268,11 +268,6 @@ constexpr int64_t kFewestOfPrompt = 33;  // rows of x; fewer are left to others
 // their length.
 constexpr int kSlabForm = 32, kSplitSlabForm = 40, kHalfSlabForm = 48;
 
-// Rows of x that the workspace has room for: whole tiles.
-inline int64_t slab_rows(int64_t n) {
-  return blocks_for(n, kWidest) * kWidest;
-}
-
 template <uint32_t dtype>
 int64_t slab_columns(int64_t k) {
   return blocks_for(k, Chunk<dtype>::values) * Chunk<dtype>::values;
@@ -281,7 +276,7 @@ int64_t slab_columns(int64_t k) {
 // Bytes of all slabs.
 template <uint32_t dtype>
 int64_t slab_bytes(int64_t n, int64_t k) {
-  return slab_rows(n) * slab_columns<dtype>(k) * 2 * kPartsOfX<dtype>;
+  return prompt_slabs(n, slab_columns<dtype>(k) * kPartsOfX<dtype>).bytes;
 }
 
 // Bytes of slabs and of what rows of x are multiplied by.
@@ -298,14 +293,8 @@ void write_slabs(const rr_exec* exec, const float* x, int64_t x_row, int64_t n,
   const auto rows = static_cast<unsigned>(n);
   if constexpr (kInHalves<dtype>) {
     const bool vector = reinterpret_cast<uintptr_t>(x) % 16 == 0 && x_row % 4 == 0;
-    const auto launch = [&](auto kernel, int threads) {
-      RR_LAUNCH(exec, kernel, rows, threads, 0, x, x_row, job.k, vector, slabs, job.slab,
-                const_cast<float*>(job.x_factors), places);
-    };
-    if (job.k <= 4 * kHalvesBlock)
-      launch(halve_slabs<128>, 128);
-    else
-      launch(halve_slabs<512>, 512);
+    launch_halving(exec, TensorSource{x, x_row, vector}, n, job.k, slabs, job.slab,
+                   const_cast<float*>(job.x_factors), places);
   } else {
     const int64_t columns = slab_columns<dtype>(job.k);
     const auto across = static_cast<unsigned>(blocks_for(columns / 8, kMmaThreads));
@@ -348,7 +337,7 @@ PromptJob<Tiles> prompt_job(const rr_tensor& w, void* slabs, int64_t n, float* y
   job.w_skip = packed ? 7 * kBytesOf256<dtype> : 0;
   job.w_matrix = m * bytes;
   job.x = static_cast<uint8_t*>(slabs);
-  job.slab = slab_rows(n) * kSlabBytes;
+  job.slab = prompt_slabs(n, 0).slab;
   job.x_factors = reinterpret_cast<const float*>(job.x + slab_bytes<dtype>(n, k));
   job.y_row = y_row;
   job.n = static_cast<int>(n);
@@ -389,7 +378,7 @@ void launch_products(const rr_exec* exec, const riverrun::PromptProducts& of) {
     begins[i] = down;
     down += static_cast<int>(blocks_for(job.weights[i].m, kPromptRows));
   }
-  prepare_slabs<dtype>(exec, of.x, job);
+  if (of.x.data) prepare_slabs<dtype>(exec, of.x, job);
   job.pieces = reinterpret_cast<float4*>(static_cast<uint8_t*>(exec->workspace) +
                                          prompt_workspace<dtype>(n, job.k));
   job.tiles = {tiles_of<dtype>(down, n, job.k, takers)};
@@ -455,11 +444,15 @@ constexpr const char* kPromptBound =
 
 }  // namespace
 
-#define RR_PROMPT_PRODUCT(id, type)                                                              \
-  RR_CUDA_KERNEL(id, riverrun::kPromptExact, "mul_mat", "wgmma", kPromptBound<type>, 20,         \
-                 supports_prompt<type>, workspace_prompt<type>, run_prompt<type>)                \
-  namespace {                                                                                    \
-  riverrun::PromptKernels id##_kernels = {type, supports_prompt<type>, workspace_products<type>, \
-                                          launch_products<type>, nullptr};                       \
-  [[maybe_unused]] const int id##_kernels_added = riverrun::add_kernels(id##_kernels);           \
+#define RR_PROMPT_PRODUCT(id, type)                                                      \
+  RR_CUDA_KERNEL(id, riverrun::kPromptExact, "mul_mat", "wgmma", kPromptBound<type>, 20, \
+                 supports_prompt<type>, workspace_prompt<type>, run_prompt<type>)        \
+  namespace {                                                                            \
+  riverrun::PromptKernels id##_kernels = {type,                                          \
+                                          kInHalves<type>,                               \
+                                          supports_prompt<type>,                         \
+                                          workspace_products<type>,                      \
+                                          launch_products<type>,                         \
+                                          nullptr};                                      \
+  [[maybe_unused]] const int id##_kernels_added = riverrun::add_kernels(id##_kernels);   \
   }

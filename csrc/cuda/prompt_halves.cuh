@@ -7,89 +7,10 @@
 #pragma once
 
 #include "fragments.cuh"
+#include "prompt_half_slabs.cuh"
 #include "prompt_rows.cuh"
 
 namespace {
-
-constexpr int kHalvesBlock = 256, kHalvesKept = 5;
-
-// 2^n such that it brings a value of this size, as bits of a float without sign, to 2^14 or more
-// and below 2^15, or nearer to that; and 2^-n.
-__device__ inline float power_for(unsigned size) {
-  return __uint_as_float((268 - max(size >> 23, 15u)) << 23);
-}
-
-__device__ inline float inverse_power_for(unsigned size) {
-  return __uint_as_float((max(size >> 23, 15u) - 14) << 23);
-}
-
-__device__ inline float inverse_of_power(float power) {
-  return __uint_as_float((254u << 23) - __float_as_uint(power));
-}
-
-// Rounds a row of x into slabs, in the order of fragments.cuh, and puts the inverse of its power of
-// two after the slabs. A NaN or infinity stays what it is. Grid: rows of x.
-template <int threads>
-__global__ void __launch_bounds__(threads)
-    halve_slabs(const float* x, int64_t x_row, int k, bool vector, uint8_t* out, int64_t slab,
-                float* inverses, SlabPlaces places) {
-  enter_grid();
-  constexpr int kWarps = threads / kWarp;
-  __shared__ unsigned most[kWarps];
-  __shared__ __align__(16) unsigned staged[kWarps][kHalvesBlock / 2];
-  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const int row = static_cast<int>(blockIdx.x), blocks = k / kHalvesBlock;
-  const float* in = x + row * x_row + 4 * lane;
-  const auto load = [&](int block, int half) {
-    const float* from = in + block * kHalvesBlock + half * kHalvesBlock / 2;
-    if (vector) return *reinterpret_cast<const float4*>(from);
-    return make_float4(from[0], from[1], from[2], from[3]);
-  };
-  float4 kept[kHalvesKept][2];  // blocks of the warp; those beyond are read again
-  unsigned size = 0;
-  const auto look = [&](const float4& v) {
-    for (const float value : {v.x, v.y, v.z, v.w})
-      size = max(size, __float_as_uint(value) & 0x7fffffffu);
-  };
-#pragma unroll
-  for (int i = 0; i < kHalvesKept; ++i)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int block = warp + i * kWarps;
-      kept[i][half] = block < blocks ? load(block, half) : float4{};
-      look(kept[i][half]);
-    }
-  for (int block = warp + kHalvesKept * kWarps; block < blocks; block += kWarps)
-    for (int half = 0; half < 2; ++half) look(load(block, half));
-  size = __reduce_max_sync(kAllLanes, size);
-  if (lane == 0) most[warp] = size;
-  __syncthreads();
-  for (int i = 0; i < kWarps; ++i) size = max(size, most[i]);
-  for (int i = threadIdx.x; i < places.copies; i += threads)
-    if (const int at = places.row(row, i); at >= 0) inverses[at] = inverse_power_for(size);
-  const float power = power_for(size);
-  uint8_t* to = out + lane / 8 * slab;
-  const auto write = [&](int block, const float4& first, const float4& second) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float4& v = half ? second : first;
-      const int four = lane + half * kWarp, t = four / 16, step = four % 8 * 2 + four / 8 % 2;
-      staged[warp][8 * step + t] = pack_f16(v.x * power, v.z * power);
-      staged[warp][8 * step + 4 + t] = pack_f16(v.y * power, v.w * power);
-    }
-    __syncwarp();
-    const uint4 piece = *reinterpret_cast<const uint4*>(&staged[warp][4 * lane]);
-    for (int i = 0; i < places.copies; ++i)
-      if (const int at = places.row(row, i); at >= 0)
-        *reinterpret_cast<uint4*>(to + block * 4 * slab + piece_of_slab(at, lane % 8)) = piece;
-    __syncwarp();
-  };
-#pragma unroll
-  for (int i = 0; i < kHalvesKept; ++i)
-    if (warp + i * kWarps < blocks) write(warp + i * kWarps, kept[i][0], kept[i][1]);
-  for (int block = warp + kHalvesKept * kWarps; block < blocks; block += kWarps)
-    write(block, load(block, 0), load(block, 1));
-}
 
 // Of a type: `head`, the bytes that say how large values get, `bound` of them; `load`, scales of
 // row r of a lane times `power`; `take`, of its eight fours of values those two of each sub-block

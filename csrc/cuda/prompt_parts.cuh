@@ -21,7 +21,7 @@ __device__ inline float4* part_sums(const PromptJob<Tiles>& job, const PromptTil
 template <int width, class Tiles>
 __device__ inline bool leave_part(const PromptJob<Tiles>& job, const PromptTile& tile,
                                   float (&sums)[width / 2]) {
-  constexpr int kAtOnce = 4;
+  constexpr int kAtOnce = 8;
   float4* at = part_sums(job, tile, tile.part);
   const bool gathered = job.tiles.gathered, last = gathered && tile.part + 1 == tile.parts;
 #pragma unroll

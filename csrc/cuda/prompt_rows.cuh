@@ -20,6 +20,20 @@ struct SlabPlaces {
   __device__ int row(int r, int i) const { return of ? of[r * copies + i] : r; }
 };
 
+// What n rows of `columns` values of two bytes take: a slab, and all of them, behind which lies
+// what rows are multiplied by. Whole tiles.
+struct PromptSlabs {
+  int64_t slab, bytes;
+};
+
+inline int64_t slab_rows(int64_t n) {
+  return blocks_for(n, kWidest) * kWidest;
+}
+
+inline PromptSlabs prompt_slabs(int64_t n, int64_t columns) {
+  return {slab_rows(n) * kSlabBytes, slab_rows(n) * columns * 2};
+}
+
 // Where piece `piece` of 16 bytes of row `row` of a slab lies.
 __device__ inline int64_t piece_of_slab(int row, int piece) {
   return static_cast<int64_t>(row / 8) * kTilesApart + swizzled(row % 8, piece);

@@ -20,10 +20,10 @@ constexpr int64_t kMostParts = 512;
 
 // For `down` tiles that `takers` blocks take in turn. chunks: of k, of which `grain` go together.
 inline PromptSplit split_prompt(int64_t down, int64_t chunks, int64_t grain, int64_t takers) {
-  // What a part of its own costs beside its products, in tenths of a chunk; how much less than one
-  // block alone its parts have to take where x has few rows, in hundredths, since where it has many
-  // they only cost; and how many parts are tried.
-  constexpr int64_t kBeside = 35, kEnough = 70, kMost = 8;
+  // In tenths of a chunk, what a part of its own costs beside its products where x has few rows,
+  // and what a further part costs where x has many; how much less than one block alone parts have
+  // to take, in hundredths; and how many of them are tried.
+  constexpr int64_t kBeside = 35, kFurther = 26, kEnough = 70, kMost = 8;
   const int64_t left = down % takers;
   PromptSplit best = {static_cast<int>(down), 1, static_cast<int>(chunks)};
   if (left == 0) return best;
@@ -32,7 +32,8 @@ inline PromptSplit split_prompt(int64_t down, int64_t chunks, int64_t grain, int
     const int64_t each = (chunks + asked * grain - 1) / (asked * grain) * grain;
     const int64_t parts = (chunks + each - 1) / each, units = left * parts;
     if (parts < 2 || units > kMostParts) continue;
-    const int64_t cost = (units + takers - 1) / takers * (10 * each + kBeside);
+    const int64_t cost = (units + takers - 1) / takers * (10 * each + kBeside) +
+                         (parts - 1) * kFurther * left / down;
     if (cost >= least) continue;
     least = cost;
     best = {static_cast<int>(down - left), static_cast<int>(parts), static_cast<int>(each)};
