@@ -35,9 +35,10 @@ struct HeadRow {
   int64_t pitch;
   int width;
 
+  // value: below 2^31, as division takes many times as long beyond.
   __device__ const float* at(int64_t value) const {
-    const int64_t h = value / width;
-    return reinterpret_cast<const float*>(data + h * pitch) + (value - h * width);
+    const int own = static_cast<int>(value), h = own / width;
+    return reinterpret_cast<const float*>(data + h * pitch) + (own - h * width);
   }
 };
 

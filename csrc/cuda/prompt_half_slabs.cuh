@@ -135,6 +135,8 @@ void launch_halving(const rr_exec* exec, const Source& source, int64_t n, int k,
   };
   if (k <= 4 * kHalvesBlock)
     launch(halve_slabs<128, Source>, 128);
+  else if (k <= kHalvesKept * 8 * kHalvesBlock)
+    launch(halve_slabs<256, Source>, 256);
   else
     launch(halve_slabs<512, Source>, 512);
 }

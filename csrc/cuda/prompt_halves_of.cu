@@ -89,12 +89,14 @@ struct NormScale {
   const float* weight;
 
   __device__ void operator()(float4& v, int at) const {
-    const float4 w = four_from(weight + at);
+    const float* from = weight + at;
+    const float4 w = make_float4(__ldg(from), __ldg(from + 1), __ldg(from + 2), __ldg(from + 3));
     small ? scale_four(v, factor, w) : scale_four(v, wide, w);
   }
 };
 
-// x, or x + delta, which it leaves in `sum`.
+// x, or x + delta, which it leaves in `sum` when all of the block's are there: stores between loads
+// would keep these apart.
 struct NormSource {
   Rows x, delta;  // delta.data: null for none
   float* sum;
@@ -106,9 +108,7 @@ struct NormSource {
     float4 v = four_from(row_at<const float>(x, row) + at);
     if (!delta.data) return v;
     const float4 d = four_from(row_at<const float>(delta, row) + at);
-    v = make_float4(v.x + d.x, v.y + d.y, v.z + d.z, v.w + d.w);
-    *reinterpret_cast<float4*>(sum + int64_t{row} * k + at) = v;
-    return v;
+    return make_float4(v.x + d.x, v.y + d.y, v.z + d.z, v.w + d.w);
   }
 
   template <int threads, class Each>
@@ -117,6 +117,10 @@ struct NormSource {
     NormScale scale = {1.0f, 1.0, false, weight};
     scale.small = of(row_squares_of<float, threads>(each), scale.factor);
     if (!scale.small) of(row_squares_of<double, threads>(each), scale.wide);
+    if (delta.data)
+      each([&](const float4& v, int at) {
+        *reinterpret_cast<float4*>(sum + int64_t{blockIdx.x} * k + at) = v;
+      });
     return scale;
   }
 
