@@ -1,6 +1,7 @@
 // Values as blocks of 32, bit for bit as the codecs encode.
 #pragma once
 
+#include "block_types.hpp"
 #include "node.hpp"
 #include "simd.hpp"
 
@@ -41,7 +42,8 @@ inline void encode_q8_0(const float* __restrict x, uint8_t* __restrict block) {
     const float scaled = x[i] * factor;
     const int32_t whole = static_cast<int32_t>(scaled);
     const float rest = scaled - static_cast<float>(whole);
-    block[2 + i] = static_cast<uint8_t>(whole + static_cast<int32_t>(2.0f * rest));
+    block[Block<RR_Q8_0>::kCodes + i] =
+        static_cast<uint8_t>(whole + static_cast<int32_t>(2.0f * rest));
   }
   store_scale(d, block);
 }
@@ -67,24 +69,24 @@ inline void pack_nibbles(const uint8_t* __restrict q, uint8_t* __restrict to) {
 // d f16, nibbles in halves.
 inline void encode_q4_0(const float* __restrict x, uint8_t* __restrict block) {
   uint8_t q[kBlock];
-  store_scale(encode_signed(x, 8, q), block);
-  pack_nibbles(q, block + 2);
+  store_scale(encode_signed(x, Block<RR_Q4_0>::kLevels, q), block);
+  pack_nibbles(q, block + Block<RR_Q4_0>::kCodes);
 }
 
 // d f16, fifth bits, nibbles in halves.
 inline void encode_q5_0(const float* __restrict x, uint8_t* __restrict block) {
   uint8_t q[kBlock];
-  store_scale(encode_signed(x, 16, q), block);
+  store_scale(encode_signed(x, Block<RR_Q5_0>::kLevels, q), block);
   uint32_t fifth = 0;
   for (int i = 0; i < kBlock; ++i) fifth |= static_cast<uint32_t>(q[i] >> 4) << i;
-  memcpy(block + 2, &fifth, sizeof fifth);
-  pack_nibbles(q, block + 6);
+  memcpy(block + Block<RR_Q5_0>::kHigh, &fifth, sizeof fifth);
+  pack_nibbles(q, block + Block<RR_Q5_0>::kCodes);
 }
 
 struct Encoder {
   uint32_t dtype;
   int64_t bytes;
-  float levels;  // a block's largest magnitude over its scale
+  float levels;
   void (*encode)(const float* x, uint8_t* block);
 
   // Whether values of this largest magnitude are numbers, and their scale one of f16.
@@ -93,9 +95,13 @@ struct Encoder {
   }
 };
 
-constexpr Encoder kEncoders[] = {{RR_Q8_0, 34, 127.0f, encode_q8_0},
-                                 {RR_Q5_0, 22, 16.0f, encode_q5_0},
-                                 {RR_Q4_0, 18, 8.0f, encode_q4_0}};
+template <uint32_t dtype>
+constexpr Encoder encoder(void (*encode)(const float* x, uint8_t* block)) {
+  return {dtype, Block<dtype>::kBytes, Block<dtype>::kLevels, encode};
+}
+
+constexpr Encoder kEncoders[] = {encoder<RR_Q8_0>(encode_q8_0), encoder<RR_Q5_0>(encode_q5_0),
+                                 encoder<RR_Q4_0>(encode_q4_0)};
 
 // Null for a type that is not encoded.
 [[maybe_unused]] inline const Encoder* encoder_of(uint32_t dtype) {

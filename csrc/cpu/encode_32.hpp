@@ -15,9 +15,9 @@ inline void pack_fifths(const uint8_t* q, uint8_t* to) {
 }
 
 // q4_0 and q5_0 by their values of largest magnitude.
-template <int Bytes, void (*Encode)(const float*, uint8_t*)>
+template <uint32_t dtype, void (*Encode)(const float*, uint8_t*)>
 inline bool encode_each(const float* x, uint8_t* b, int64_t n) {
-  for (int64_t at = 0; at < n; at += kBlock, b += Bytes) {
+  for (int64_t at = 0; at < n; at += kBlock, b += Block<dtype>::kBytes) {
     Encode(x + at, b);
     uint16_t d;
     memcpy(&d, b, sizeof d);
@@ -41,33 +41,34 @@ inline bool round_scales(float* scales) {
   return true;
 }
 
-template <int Bits, int Bytes>
+template <uint32_t dtype>
 inline bool search_signed_32(const float* x, const float* importance, uint8_t* b, int64_t n) {
-  constexpr int kLevels = 1 << (Bits - 1);
-  const SignedSearch search = {-static_cast<float>(kLevels), 0.0f, 0.1f, 9, 2};
+  using Of = Block<dtype>;
+  const SignedSearch search = {-static_cast<float>(Of::kLevels), 0.0f, 0.1f, 9, 2};
   alignas(64) const float none[kSub] = {};
   for (int64_t at = 0; at < n; at += kGroup) {
     Lanes<32> g;
     load_lanes(x + at, importance + at, n - at, kBlock, square_weight, given_spread<1>, g);
     Found f;
     Codes<32> codes;
-    fit_signed(g, Whole{kLevels}, search, f);
+    fit_signed(g, Whole{Of::kLevels}, search, f);
     if (!round_scales(f.step)) return false;
-    find_codes(g, f.step, none, kLevels, Whole{kLevels}, codes);
-    for (int j = 0; j < kSub && at + j * kBlock < n; ++j, b += Bytes) {
+    find_codes(g, f.step, none, Of::kLevels, Whole{Of::kLevels}, codes);
+    for (int j = 0; j < kSub && at + j * kBlock < n; ++j, b += Of::kBytes) {
       store_scale(f.step[j], b);
-      if constexpr (Bits == 5) pack_fifths(codes, j, b + 2);
-      pack_codes(codes, j, b + Bytes - 16);
+      if constexpr (dtype == RR_Q5_0) pack_fifths(codes, j, b + Of::kHigh);
+      pack_codes(codes, j, b + Of::kCodes);
     }
   }
   return true;
 }
 
 // q4_1 and q5_1 by their least and largest values, as the codecs encode.
-template <int Bits, int Bytes>
+template <uint32_t dtype>
 inline bool encode_affine_32(const float* x, uint8_t* b, int64_t n) {
-  constexpr int kTop = (1 << Bits) - 1;
-  for (int64_t at = 0; at < n; at += kBlock, b += Bytes) {
+  using Of = Block<dtype>;
+  constexpr int kTop = dtype == RR_Q5_1 ? 31 : 15;
+  for (int64_t at = 0; at < n; at += kBlock, b += Of::kBytes) {
     float low = x[at], high = x[at];
     for (int i = 1; i < kBlock; ++i) {
       low = x[at + i] < low ? x[at + i] : low;
@@ -81,16 +82,17 @@ inline bool encode_affine_32(const float* x, uint8_t* b, int64_t n) {
       q[i] = static_cast<uint8_t>(code > kTop ? kTop : code);
     }
     store_scale(d, b);
-    store_scale(low, b + 2);
-    if constexpr (Bits == 5) pack_fifths(q, b + 4);
-    pack_nibbles(q, b + Bytes - 16);
+    store_scale(low, b + Of::kMin);
+    if constexpr (dtype == RR_Q5_1) pack_fifths(q, b + Of::kHigh);
+    pack_nibbles(q, b + Of::kCodes);
   }
   return true;
 }
 
-template <int Bits, int Bytes>
+template <uint32_t dtype>
 inline bool search_affine_32(const float* x, const float* importance, uint8_t* b, int64_t n) {
-  constexpr int kTop = (1 << Bits) - 1;
+  using Of = Block<dtype>;
+  constexpr int kTop = dtype == RR_Q5_1 ? 31 : 15;
   const AffineSearch search = {kTop, -0.9f, 0.05f, 37, 1, false};
   for (int64_t at = 0; at < n; at += kGroup) {
     Lanes<32> g;
@@ -100,17 +102,18 @@ inline bool search_affine_32(const float* x, const float* importance, uint8_t* b
     fit_affine(g, search, f);
     if (!round_scales(f.step) || !round_scales(f.offset)) return false;
     find_codes(g, f.step, f.offset, 0.0f, Counted{kTop}, codes);
-    for (int j = 0; j < kSub && at + j * kBlock < n; ++j, b += Bytes) {
+    for (int j = 0; j < kSub && at + j * kBlock < n; ++j, b += Of::kBytes) {
       store_scale(f.step[j], b);
-      store_scale(f.offset[j], b + 2);
-      if constexpr (Bits == 5) pack_fifths(codes, j, b + 4);
-      pack_codes(codes, j, b + Bytes - 16);
+      store_scale(f.offset[j], b + Of::kMin);
+      if constexpr (dtype == RR_Q5_1) pack_fifths(codes, j, b + Of::kHigh);
+      pack_codes(codes, j, b + Of::kCodes);
     }
   }
   return true;
 }
 
 inline bool encode_iq4_nl(const float* x, const float* importance, uint8_t* b, int64_t n) {
+  using Of = Block<RR_IQ4_NL>;
   alignas(64) const float none[kSub] = {};
   for (int64_t at = 0; at < n; at += kGroup) {
     Lanes<32> g;
@@ -118,12 +121,12 @@ inline bool encode_iq4_nl(const float* x, const float* importance, uint8_t* b, i
                given_spread<2>, g);
     Found f;
     Codes<32> codes;
-    fit_signed(g, Listed{kIq4}, kIq4Search, f);
+    fit_signed(g, Listed{kFloatsOf<kIq4Values>.at}, kIq4Search, f);
     if (!round_scales(f.step)) return false;
-    find_codes(g, f.step, none, 0.0f, Place{kIq4}, codes);
-    for (int j = 0; j < kSub && at + j * kBlock < n; ++j, b += 18) {
+    find_codes(g, f.step, none, 0.0f, Place{kFloatsOf<kIq4Values>.at}, codes);
+    for (int j = 0; j < kSub && at + j * kBlock < n; ++j, b += Of::kBytes) {
       store_scale(f.step[j], b);
-      pack_codes(codes, j, b + 2);
+      pack_codes(codes, j, b + Of::kCodes);
     }
   }
   return true;
@@ -132,7 +135,9 @@ inline bool encode_iq4_nl(const float* x, const float* importance, uint8_t* b, i
 // The largest element's power of two gets the largest power of E2M1, which is 4; halves go towards
 // zero.
 inline bool encode_mxfp4(const float* x, const float*, uint8_t* b, int64_t n) {
-  for (int64_t at = 0; at < n; at += kBlock, b += 17) {
+  using Of = Block<RR_MXFP4>;
+  constexpr FloatList e2m1{kE2m1Values};
+  for (int64_t at = 0; at < n; at += kBlock, b += Of::kBytes) {
     const float most = peak(x + at, kBlock);
     int e = 0;
     if (most > 0) {
@@ -144,11 +149,11 @@ inline bool encode_mxfp4(const float* x, const float*, uint8_t* b, int64_t n) {
     for (int i = 0; i < kBlock; ++i) {
       const float size = fabsf(ldexpf(x[at + i], 128 - e));
       int code = 0;
-      for (int v = 1; v < 8; ++v) code += size > (kE2m1[v] + kE2m1[v - 1]) * 0.5f;
+      for (int v = 1; v < 8; ++v) code += size > (e2m1.at[v] + e2m1.at[v - 1]) * 0.5f;
       q[i] = static_cast<uint8_t>(x[at + i] < 0 && code > 0 ? code + 8 : code);
     }
-    b[0] = static_cast<uint8_t>(e);
-    pack_nibbles(q, b + 1);
+    b[Of::kE] = static_cast<uint8_t>(e);
+    pack_nibbles(q, b + Of::kCodes);
   }
   return true;
 }

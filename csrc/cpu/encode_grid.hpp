@@ -1,5 +1,5 @@
 // Blocks of iq2 and iq3, by a search for the least weighted squared error over whole grids. Formats
-// are those of grid_codes.hpp. Fitted first are the steps of sub-blocks alone; then they become odd
+// are those of block_grid.hpp. Fitted first are the steps of sub-blocks alone; then they become odd
 // multiples of one step, which is fitted to the codes that follow.
 //
 // Sixteen sub-blocks lie side by side as in fit_lanes.hpp. The cost of an entry is a sum over its
@@ -11,16 +11,14 @@
 
 namespace {
 
-// A format gives kGrid, kMagnitudes, kPlaces (values that a code names), kWidth of a sub-block,
-// kFactor of its step, kBytes of a block, kEven (whether eight values have an even number of signs)
-// and store().
+// A format is a type's Block with store(). kEven says whether eight values have an even number of
+// signs.
 template <class F>
 struct GridTraits {
-  static constexpr int kEntries = static_cast<int>(sizeof F::kGrid / sizeof F::kGrid[0]);
-  static constexpr int kBits = F::kPlaces == 8 ? 2 : 4;  // of a place
-  static constexpr int kSizes = F::kPlaces == 8 ? 3 : 8;
+  static constexpr int kEntries = kGridEntries<F::kType>;
+  static constexpr int kBits = 16 / F::kPlaces;  // of a place
   static constexpr int kGroups = F::kWidth / F::kPlaces;
-  static constexpr float kLargest = static_cast<float>(F::kMagnitudes[kSizes - 1]);
+  static constexpr float kLargest = static_cast<float>(F::kMagnitudes[F::kSizes - 1]);
 };
 
 // Sub-blocks as magnitudes, and bit i of signs for value i below zero. Where signs are even, the
@@ -61,16 +59,16 @@ struct GridLanes {
 template <class F>
 inline void pair_costs(const vec* x, const vec* w, vec* out) {
   using T = GridTraits<F>;
-  vec cost[2][T::kSizes];
+  vec cost[2][F::kSizes];
   for (int i = 0; i < 2; ++i) {
     const vec twice = w[i] * x[i] * vec_of(2.0f);
-    for (int m = 0; m < T::kSizes; ++m) {
+    for (int m = 0; m < F::kSizes; ++m) {
       const vec v = vec_of(static_cast<float>(F::kMagnitudes[m]));
       cost[i][m] = v * (v * w[i] - twice);
     }
   }
-  for (int b = 0; b < T::kSizes; ++b)
-    for (int a = 0; a < T::kSizes; ++a) out[a | b << T::kBits] = cost[0][a] + cost[1][b];
+  for (int b = 0; b < F::kSizes; ++b)
+    for (int a = 0; a < F::kSizes; ++a) out[a | b << T::kBits] = cost[0][a] + cost[1][b];
 }
 
 // The same of half an entry, by its byte.
@@ -144,7 +142,7 @@ inline void find_entries(const GridLanes<F>& lanes, int p, vec inverse, GridFoun
     for (int i = 0; i < F::kPlaces; ++i) {
       const ivec place = entry >> (T::kBits * i) & ((1 << T::kBits) - 1);
       vec v = {};
-      for (int m = 0; m < T::kSizes; ++m)
+      for (int m = 0; m < F::kSizes; ++m)
         v = place == m ? vec_of(static_cast<float>(F::kMagnitudes[m])) : v;
       const vec wv = w[i] * v;
       xv += wv * x[i];
@@ -290,92 +288,59 @@ inline void store_scales(const GridFit<F>& f, int first, uint8_t* to) {
     to[j / 2] = static_cast<uint8_t>(f.scale(first + j) | f.scale(first + j + 1) << 4);
 }
 
-struct GridIq2 {
-  static constexpr const int (&kMagnitudes)[16] = kIq2Values;
-  static constexpr int kPlaces = 8;
-  static constexpr float kFactor = 0.125f;
-};
-
-struct GridIq3 {
-  static constexpr int kPlaces = 4, kWidth = 32;
-};
-
-struct EncodeIq2Xxs : GridIq2 {
-  static constexpr const uint16_t (&kGrid)[256] = kGridIq2Xxs;
-  static constexpr int kWidth = 32, kBytes = 66;
-  static constexpr bool kEven = true;
-
+struct EncodeIq2Xxs : Block<RR_IQ2_XXS> {
   static void store(const GridFit<EncodeIq2Xxs>& f, int first, uint8_t* b) {
     for (int j = 0; j < 8; ++j, b += 8) {
-      for (int k = 0; k < 4; ++k) put_bytes(f.code(first + j, k), 1, b + k);
-      put_signs_and_scale(f, first + j, b + 4);
+      for (int k = 0; k < 4; ++k) put_bytes(f.code(first + j, k), 1, b + kCodes + k);
+      put_signs_and_scale(f, first + j, b + kSigns);
     }
   }
 };
 
-struct EncodeIq2Xs : GridIq2 {
-  static constexpr const uint16_t (&kGrid)[512] = kGridIq2Xs;
-  static constexpr int kWidth = 16, kBytes = 74;
-  static constexpr bool kEven = true;
-
+struct EncodeIq2Xs : Block<RR_IQ2_XS> {
   static void store(const GridFit<EncodeIq2Xs>& f, int first, uint8_t* b) {
     for (int j = 0; j < 16; ++j)
       for (int k = 0; k < 2; ++k)
-        put_bytes(f.code(first + j, k) | (f.signs(first + j, k) & 127u) << 9, 2, b + 4 * j + 2 * k);
-    store_scales(f, first, b + 64);
+        put_bytes(f.code(first + j, k) | (f.signs(first + j, k) & 127u) << 9, 2,
+                  b + kCodes + 4 * j + 2 * k);
+    store_scales(f, first, b + kScales);
   }
 };
 
-struct EncodeIq2S : GridIq2 {
-  static constexpr const uint16_t (&kGrid)[1024] = kGridIq2S;
-  static constexpr int kWidth = 16, kBytes = 82;
-  static constexpr bool kEven = false;
-
+struct EncodeIq2S : Block<RR_IQ2_S> {
   static void store(const GridFit<EncodeIq2S>& f, int first, uint8_t* b) {
-    memset(b + 64, 0, 8);
+    memset(b + kHigh, 0, 8);
     for (int i = 0; i < 32; ++i) {
       const uint32_t code = f.code(first + i / 2, i % 2);
-      put_bytes(code, 1, b + i);
-      put_bytes(f.signs(first + i / 2, i % 2), 1, b + 32 + i);
-      b[64 + i / 4] |= static_cast<uint8_t>(code >> 8 << i % 4 * 2);
+      put_bytes(code, 1, b + kCodes + i);
+      put_bytes(f.signs(first + i / 2, i % 2), 1, b + kSigns + i);
+      b[kHigh + i / 4] |= static_cast<uint8_t>(code >> 8 << i % 4 * 2);
     }
-    store_scales(f, first, b + 72);
+    store_scales(f, first, b + kScales);
   }
 };
 
-struct EncodeIq3Xxs : GridIq3 {
-  static constexpr const uint16_t (&kGrid)[256] = kGridIq3Xxs;
-  static constexpr const int (&kMagnitudes)[16] = kIq3XxsValues;
-  static constexpr float kFactor = 0.25f;
-  static constexpr int kBytes = 98;
-  static constexpr bool kEven = true;
-
+struct EncodeIq3Xxs : Block<RR_IQ3_XXS> {
   static void store(const GridFit<EncodeIq3Xxs>& f, int first, uint8_t* b) {
     for (int j = 0; j < 8; ++j) {
-      for (int k = 0; k < 8; ++k) put_bytes(f.code(first + j, k), 1, b + 8 * j + k);
-      put_signs_and_scale(f, first + j, b + 64 + 4 * j);
+      for (int k = 0; k < 8; ++k) put_bytes(f.code(first + j, k), 1, b + kCodes + 8 * j + k);
+      put_signs_and_scale(f, first + j, b + kSigns + 4 * j);
     }
   }
 };
 
-struct EncodeIq3S : GridIq3 {
-  static constexpr const uint16_t (&kGrid)[512] = kGridIq3S;
-  static constexpr const int (&kMagnitudes)[16] = kIq3SValues;
-  static constexpr float kFactor = 1.0f;
-  static constexpr int kBytes = 110;
-  static constexpr bool kEven = false;
-
+struct EncodeIq3S : Block<RR_IQ3_S> {
   static void store(const GridFit<EncodeIq3S>& f, int first, uint8_t* b) {
-    memset(b + 64, 0, 8);
+    memset(b + kHigh, 0, 8);
     for (int j = 0; j < 8; ++j) {
       for (int k = 0; k < 8; ++k) {
         const uint32_t code = f.code(first + j, k);
-        put_bytes(code, 1, b + 8 * j + k);
-        b[64 + j] |= static_cast<uint8_t>(code >> 8 << k);
+        put_bytes(code, 1, b + kCodes + 8 * j + k);
+        b[kHigh + j] |= static_cast<uint8_t>(code >> 8 << k);
       }
-      put_bytes(f.lanes.signs[first + j], 4, b + 72 + 4 * j);
+      put_bytes(f.lanes.signs[first + j], 4, b + kSigns + 4 * j);
     }
-    store_scales(f, first, b + 104);
+    store_scales(f, first, b + kScales);
   }
 };
 
@@ -391,8 +356,8 @@ inline bool encode_grid(const float* x, const float* importance, uint8_t* b, int
                given_spread<Means>, f.lanes.g);
     if (!f.fit(kGridSearch)) return false;
     for (int i = 0; i < f.blocks; ++i, b += F::kBytes) {
-      store_scale(f.d[i], b);
-      F::store(f, f.kCount * i, b + 2);
+      store_scale(f.d[i], b + F::kD);
+      F::store(f, f.kCount * i, b);
     }
   }
   return true;

@@ -1,6 +1,6 @@
 // Blocks of 256 values in the K formats and iq4_xs, by a search for the least weighted squared
-// error. Formats are those of decode.hpp. Fitted first are the steps of sub-blocks alone; then they
-// become whole multiples of one step, which is fitted to the codes that follow.
+// error. Formats are those of block_k.hpp. Fitted first are the steps of sub-blocks alone; then
+// they become whole multiples of one step, which is fitted to the codes that follow.
 #pragma once
 
 #include "decode.hpp"
@@ -218,30 +218,32 @@ inline uint8_t byte_of(float whole) {
 
 // q2_k: sixteen sub-blocks of 16.
 inline bool encode_q2_k(const float* x, const float* importance, uint8_t* b, int64_t n) {
+  using Of = Block<RR_Q2_K>;
   const AffineSearch search = importance ? AffineSearch{3, -0.9f, 0.05f, 37, 3, true}
                                          : AffineSearch{3, -0.9f, 0.1f, 16, 2, true};
-  for (int64_t at = 0; at < n; at += kSuper, b += 84) {
+  for (int64_t at = 0; at < n; at += kSuper, b += Of::kBytes) {
     Lanes<16> g;
     load_lanes(x + at, importance ? importance + at : nullptr, kSuper, kSuper, size_weight,
                given_spread<1>, g);
     Affine<16> a = {g, 16, 1, 15.0f, 3.0f, {}, {}, {}, {}, {}};
     if (!a.fit(search)) return false;
-    memset(b + 16, 0, 64);
+    memset(b + Of::kCodes, 0, 64);
     for (int k = 0; k < 16; ++k) {
-      b[k] = static_cast<uint8_t>(byte_of(a.step[k]) | byte_of(a.low[k]) << 4);
-      uint8_t* to = b + 16 + 32 * (k / 8) + 16 * (k % 2);
+      b[Of::kScales + k] = static_cast<uint8_t>(byte_of(a.step[k]) | byte_of(a.low[k]) << 4);
+      uint8_t* to = b + Of::kCodes + 32 * (k / 8) + 16 * (k % 2);
       for (int i = 0; i < 16; ++i) to[i] |= static_cast<uint8_t>(a.codes.q[i][k] << k / 2 % 4 * 2);
     }
-    store_scale(a.common[0].d, b + 80);
-    store_scale(a.common[0].dmin, b + 82);
+    store_scale(a.common[0].d, b + Of::kD);
+    store_scale(a.common[0].dmin, b + Of::kMin);
   }
   return true;
 }
 
 // q3_k: sixteen sub-blocks of 16.
 inline bool encode_q3_k(const float* x, const float* importance, uint8_t* b, int64_t n) {
+  using Of = Block<RR_Q3_K>;
   const SignedSearch search = {-4.0f, 0.0f, 0.15f, 9, 2};
-  for (int64_t at = 0; at < n; at += kSuper, b += 110) {
+  for (int64_t at = 0; at < n; at += kSuper, b += Of::kBytes) {
     Lanes<16> g;
     load_lanes(x + at, importance ? importance + at : nullptr, kSuper, kSuper, size_weight,
                given_spread<2>, g);
@@ -251,26 +253,28 @@ inline bool encode_q3_k(const float* x, const float* importance, uint8_t* b, int
     fit_signed(g, Whole{4}, search, f);
     if (!fit_steps(g, f, 16, 1, {-32, 31, -32}, Whole{4}, Whole{4}, 4.0f, step, codes, &d))
       return false;
-    memset(b, 0, 108);
+    memset(b, 0, Of::kBytes);
     for (int k = 0; k < 16; ++k) {
       const int scale = static_cast<int>(step[k]) + 32;
-      b[96 + k % 8] |= static_cast<uint8_t>((scale & 15) << k / 8 * 4);
-      b[104 + k % 4] |= static_cast<uint8_t>((scale >> 4) << k / 4 * 2);
-      uint8_t *third = b + 16 * (k % 2), *to = b + 32 + 32 * (k / 8) + 16 * (k % 2);
+      b[Of::kScales + k % 8] |= static_cast<uint8_t>((scale & 15) << k / 8 * 4);
+      b[Of::kScales + 8 + k % 4] |= static_cast<uint8_t>((scale >> 4) << k / 4 * 2);
+      uint8_t *third = b + Of::kHigh + 16 * (k % 2),
+              *to = b + Of::kCodes + 32 * (k / 8) + 16 * (k % 2);
       for (int i = 0; i < 16; ++i) {
         third[i] |= static_cast<uint8_t>((codes.q[i][k] >> 2) << k / 2);
         to[i] |= static_cast<uint8_t>((codes.q[i][k] & 3) << k / 2 % 4 * 2);
       }
     }
-    store_scale(d, b + 108);
+    store_scale(d, b + Of::kD);
   }
   return true;
 }
 
 // q6_k: sixteen sub-blocks of 16.
 inline bool encode_q6_k(const float* x, const float* importance, uint8_t* b, int64_t n) {
+  using Of = Block<RR_Q6_K>;
   const SignedSearch search = {-32.0f, 0.0f, 0.12f, 8, 0};
-  for (int64_t at = 0; at < n; at += kSuper, b += 210) {
+  for (int64_t at = 0; at < n; at += kSuper, b += Of::kBytes) {
     Lanes<16> g;
     load_lanes(x + at, importance ? importance + at : nullptr, kSuper, kSuper, square_weight,
                given_weight, g);
@@ -280,18 +284,18 @@ inline bool encode_q6_k(const float* x, const float* importance, uint8_t* b, int
     fit_signed(g, Whole{32}, search, f);
     if (!fit_steps(g, f, 16, 1, {-128, 127, -128}, Whole{32}, Whole{32}, 32.0f, step, codes, &d))
       return false;
-    memset(b, 0, 192);
+    memset(b, 0, Of::kBytes);
     for (int k = 0; k < 16; ++k) {
       const int half = k / 8, group = k / 2 % 4;
-      uint8_t* low = b + 64 * half + 32 * (group % 2) + 16 * (k % 2);
-      uint8_t* high = b + 128 + 32 * half + 16 * (k % 2);
+      uint8_t* low = b + Of::kCodes + 64 * half + 32 * (group % 2) + 16 * (k % 2);
+      uint8_t* high = b + Of::kHigh + 32 * half + 16 * (k % 2);
       for (int i = 0; i < 16; ++i) {
         low[i] |= static_cast<uint8_t>((codes.q[i][k] & 15) << group / 2 * 4);
         high[i] |= static_cast<uint8_t>((codes.q[i][k] >> 4) << 2 * group);
       }
-      b[192 + k] = byte_of(step[k]);
+      b[Of::kScales + k] = byte_of(step[k]);
     }
-    store_scale(d, b + 208);
+    store_scale(d, b + Of::kD);
   }
   return true;
 }
@@ -308,9 +312,10 @@ inline void pack_steps(const float* step, const float* low, uint8_t* s) {
 }
 
 // q4_k and q5_k: two blocks of eight sub-blocks of 32 at a time.
-template <int Bits, int Bytes>
+template <uint32_t dtype>
 inline bool encode_k_affine(const float* x, const float* importance, uint8_t* b, int64_t n) {
-  constexpr int kTop = (1 << Bits) - 1;
+  using Of = Block<dtype>;
+  constexpr int kTop = dtype == RR_Q5_K ? 31 : 15;
   const AffineSearch search = importance ? AffineSearch{kTop, -0.9f, 0.05f, 37, 1, true}
                                          : AffineSearch{kTop, -0.9f, 0.1f, 19, 1, true};
   for (int64_t at = 0; at < n; at += 2 * kSuper) {
@@ -319,17 +324,17 @@ inline bool encode_k_affine(const float* x, const float* importance, uint8_t* b,
                spread_weight, given_spread<2>, g);
     Affine<32> a = {g, 8, n - at > kSuper ? 2 : 1, 63.0f, kTop, {}, {}, {}, {}, {}};
     if (!a.fit(search)) return false;
-    for (int i = 0; i < a.blocks; ++i, b += Bytes) {
-      store_scale(a.common[i].d, b);
-      store_scale(a.common[i].dmin, b + 2);
-      pack_steps(a.step + 8 * i, a.low + 8 * i, b + 4);
-      memset(b + 16, 0, Bytes - 16);
+    for (int i = 0; i < a.blocks; ++i, b += Of::kBytes) {
+      store_scale(a.common[i].d, b + Of::kD);
+      store_scale(a.common[i].dmin, b + Of::kMin);
+      pack_steps(a.step + 8 * i, a.low + 8 * i, b + Of::kScales);
+      memset(b + 16, 0, Of::kBytes - 16);
       for (int j = 0; j < 8; ++j) {
-        uint8_t *fifth = b + 16, *to = b + Bytes - 128 + 32 * (j / 2);
+        uint8_t* to = b + Of::kCodes + 32 * (j / 2);
         for (int k = 0; k < 32; ++k) {
           const int q = a.codes.q[k][8 * i + j];
           to[k] |= static_cast<uint8_t>((q & 15) << j % 2 * 4);
-          if constexpr (Bits == 5) fifth[k] |= static_cast<uint8_t>((q >> 4) << j);
+          if constexpr (dtype == RR_Q5_K) b[Of::kHigh + k] |= static_cast<uint8_t>((q >> 4) << j);
         }
       }
     }
@@ -348,6 +353,7 @@ constexpr SignedSearch kIq4Search = {-126.0f, 114.0f, 4.0f, 6, 1};
 
 // iq4_xs: two blocks of eight sub-blocks of 32 at a time.
 inline bool encode_iq4_xs(const float* x, const float* importance, uint8_t* b, int64_t n) {
+  using Of = Block<RR_IQ4_XS>;
   for (int64_t at = 0; at < n; at += 2 * kSuper) {
     Lanes<32> g;
     load_lanes(x + at, importance ? importance + at : nullptr, n - at, kSuper, size_weight,
@@ -356,18 +362,18 @@ inline bool encode_iq4_xs(const float* x, const float* importance, uint8_t* b, i
     Codes<32> codes;
     float step[16], d[2];
     const int blocks = n - at > kSuper ? 2 : 1;
-    fit_signed(g, Listed{kIq4}, kIq4Search, f);
-    if (!fit_steps(g, f, 8, blocks, {-32, 31, -32}, Listed{kIq4}, Place{kIq4}, 0.0f, step, codes,
-                   d))
+    fit_signed(g, Listed{kFloatsOf<kIq4Values>.at}, kIq4Search, f);
+    if (!fit_steps(g, f, 8, blocks, {-32, 31, -32}, Listed{kFloatsOf<kIq4Values>.at},
+                   Place{kFloatsOf<kIq4Values>.at}, 0.0f, step, codes, d))
       return false;
-    for (int i = 0; i < blocks; ++i, b += 136) {
-      memset(b, 0, 8);
-      store_scale(d[i], b);
+    for (int i = 0; i < blocks; ++i, b += Of::kBytes) {
+      memset(b, 0, Of::kCodes);
+      store_scale(d[i], b + Of::kD);
       for (int j = 0; j < 8; ++j) {
         const int scale = static_cast<int>(step[8 * i + j]) + 32;
-        b[2 + j / 4] |= static_cast<uint8_t>((scale >> 4) << j % 4 * 2);
-        b[4 + j / 2] |= static_cast<uint8_t>((scale & 15) << j % 2 * 4);
-        pack_codes(codes, 8 * i + j, b + 8 + 16 * j);
+        b[Of::kHigh + j / 4] |= static_cast<uint8_t>((scale >> 4) << j % 4 * 2);
+        b[Of::kScales + j / 2] |= static_cast<uint8_t>((scale & 15) << j % 2 * 4);
+        pack_codes(codes, 8 * i + j, b + Of::kCodes + 16 * j);
       }
     }
   }

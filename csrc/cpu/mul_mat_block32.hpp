@@ -66,6 +66,14 @@ struct Fives {
   }
 };
 
+// A list's values plus an offset, so that none is negative.
+struct ByteTable {
+  uint8_t value[16] = {};
+  constexpr ByteTable(const int (&values)[16], int offset) {
+    for (int i = 0; i < 16; ++i) value[i] = static_cast<uint8_t>(values[i] + offset);
+  }
+};
+
 // How far apart far requests for weights are: see fetch_ahead.
 template <class W, int C>
 constexpr int fetch_step() {
@@ -76,7 +84,6 @@ constexpr int fetch_step() {
 // scale(table), and weights(unit), a block's codes of kBits.
 template <class W>
 struct Signed32 {
-  static constexpr int64_t kWeightBlock = 32;
   static constexpr int kExtras = 1;
   static constexpr bool kHalves = false;
 
@@ -124,7 +131,6 @@ struct Signed32 {
 // carries.
 template <class W>
 struct Affine32 {
-  static constexpr int64_t kWeightBlock = 32;
   static constexpr int kExtras = 1, kCodes = 64;
   static constexpr bool kHalves = false;
 

@@ -7,47 +7,40 @@
 // 16][row] and four vectors of nibbles for each 32 values.
 #pragma once
 
-#include "grid_codes.hpp"
 #include "mul_mat_block32.hpp"
 
 namespace {
 
-// A list's values plus an offset, so that none is negative.
-struct GridTable {
-  uint8_t value[16] = {};
-  constexpr GridTable(const int (&values)[16], int offset) {
-    for (int i = 0; i < 16; ++i) value[i] = static_cast<uint8_t>(values[i] + offset);
-  }
-};
-
-// W gives take, kTable, kOffset, kBits of table values, kFactor and kSubs, sub-blocks of a block.
-template <class W>
+template <class W, uint32_t dtype>
 struct Grid {
-  static constexpr int64_t kWeightBlock = 256;
-  static constexpr int kExtras = W::kSubs == 16 ? 2 : 1;
-  static constexpr bool kHalves = W::kSubs == 16;
-  static constexpr int kCodes = 16 * W::kSubs;
+  using Of = Block<dtype>;
+  static constexpr uint32_t kType = dtype;
+  static constexpr int kSubs = 256 / Of::kWidth, kOffset = Of::kMagnitudes[Of::kSizes - 1];
+  static constexpr int kBits = 2 * kOffset < 32 ? 5 : 7;  // of table values
+  static constexpr ByteTable kTable{Of::kMagnitudes, kOffset};
+  static constexpr int kExtras = kSubs == 16 ? 2 : 1;
+  static constexpr bool kHalves = kSubs == 16;
+  static constexpr int kCodes = 16 * kSubs;
   static constexpr int64_t kUnit = kCodes + 8 * 256;
 
   static int64_t group_bytes(int64_t k) { return scale_table(k / 256) + k / 256 * kUnit; }
 
   static void extras(v4, i4x32 low, i4x32 high, i4x32* words) {
-    words[0] = kIntBias - W::kOffset * low;
-    if (kHalves) words[1] = kIntBias - W::kOffset * high;
+    words[0] = kIntBias - kOffset * low;
+    if (kHalves) words[1] = kIntBias - kOffset * high;
   }
 
   static void pack_row(const uint8_t* row, uint8_t* group, int64_t lane, int64_t blocks) {
     uint8_t* unit = group + scale_table(blocks);
-    for (int64_t b = 0; b < blocks; ++b, row += W::kWeightBytes, unit += kUnit) {
-      memcpy(group + 32 * b + 2 * lane, row, 2);
-      GridCodes codes;
-      W::take(row, &codes);
-      for (int j = 0; j < W::kSubs; ++j)
-        unit[16 * j + lane] = static_cast<uint8_t>(2 * codes.scale[j] + 1);
+    for (int64_t b = 0; b < blocks; ++b, row += Of::kBytes, unit += kUnit) {
+      memcpy(group + 32 * b + 2 * lane, row + Of::kD, 2);
+      for (int j = 0; j < kSubs; ++j)
+        unit[16 * j + lane] = static_cast<uint8_t>(2 * Of::scale(row, j) + 1);
       for (int j = 0; j < 8; ++j) {
-        uint8_t nibbles[16];
-        const uint8_t* from = codes.code + 32 * j;
-        for (int i = 0; i < 16; ++i) nibbles[i] = static_cast<uint8_t>(from[i] | from[i + 16] << 4);
+        uint8_t codes[32], nibbles[16];
+        grid_codes<dtype>(row, j, codes);
+        for (int i = 0; i < 16; ++i)
+          nibbles[i] = static_cast<uint8_t>(codes[i] | codes[i + 16] << 4);
         pack_nibbles(nibbles, unit + kCodes + 256 * j, lane);
       }
     }
@@ -61,7 +54,7 @@ struct Grid {
     Floats sums[C];
     clear(sums);
     for (int64_t b = job.begin; b < job.end; b += 8, unit += kUnit, table += 32) {
-      const Floats d = f_mul(f_from_f16(table), f_splat(W::kFactor));
+      const Floats d = f_mul(f_from_f16(table), f_splat(Of::kFactor));
       for (int j = 0; j < 8; ++j) {
         const uint8_t* codes = unit + kCodes + 256 * j;
         fetch_ahead<256, C <= 4 ? 64 : 192>(job, codes);
@@ -81,12 +74,11 @@ struct Grid {
   RR_INLINE static void add_whole(const uint8_t* codes, Floats scale, const XBlock<W, C>& x,
                                   Floats (&sums)[C]) {
     const Floats taken = surplus(scale);
-    const auto w = for_tile<W::kBits, 8, C>(Looked{b_table(W::kTable.value), {codes}});
+    const auto w = for_tile<kBits, 8, C>(Looked{b_table(kTable.value), {codes}});
     each_part<C>([&](auto part) RR_INLINE_BODY {
       constexpr int kFirst = decltype(part)::kFirst, kN = decltype(part)::kN;
       Ints whole[kN];
-      dots<W::kBits, 8>(
-          w, x.q(kFirst), [&](int c) { return i_splat(x.word(0, kFirst + c)); }, whole);
+      dots<kBits, 8>(w, x.q(kFirst), [&](int c) { return i_splat(x.word(0, kFirst + c)); }, whole);
 #pragma GCC unroll 8
       for (int i = 0, c = kFirst; i < kN; ++i, ++c)
         sums[c] = f_fma(i_scaled(whole[i], scale, taken), f_splat(x.scale(c)), sums[c]);
@@ -97,9 +89,9 @@ struct Grid {
   template <int C>
   RR_INLINE static void add_halves(const uint8_t* codes, Floats first, Floats second,
                                    const XBlock<W, C>& x, Floats (&sums)[C]) {
-    const Looked all = {b_table(W::kTable.value), {codes}};
-    const auto low = for_tile<W::kBits, 4, C>([&](int i) { return all(i); });
-    const auto high = for_tile<W::kBits, 4, C>([&](int i) { return all(4 + i); });
+    const Looked all = {b_table(kTable.value), {codes}};
+    const auto low = for_tile<kBits, 4, C>([&](int i) { return all(i); });
+    const auto high = for_tile<kBits, 4, C>([&](int i) { return all(4 + i); });
     add_scaled_halves(low, high, first, second, x, sums);
   }
 };

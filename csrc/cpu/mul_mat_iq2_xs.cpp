@@ -4,15 +4,8 @@
 
 namespace {
 
-struct Iq2Xs : Grid<Iq2Xs> {
-  static constexpr uint32_t kType = RR_IQ2_XS;
+struct Iq2Xs : Grid<Iq2Xs, RR_IQ2_XS> {
   static constexpr const char* kRefusal = "w is not packed iq2_xs";
-  static constexpr int64_t kWeightBytes = 74;
-  static constexpr int kSubs = 16, kOffset = 43, kBits = 7;
-  static constexpr float kFactor = 0.125f;
-  static constexpr GridTable kTable{kIq2Values, kOffset};
-
-  static void take(const uint8_t* row, GridCodes* codes) { grid_iq2_xs(row, codes); }
 };
 
 }  // namespace

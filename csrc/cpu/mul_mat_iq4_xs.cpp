@@ -4,30 +4,30 @@
 // A group is a table of d [block][row], then per block of k the scales s - 32 as int8 [8][row] and
 // four vectors of nibbles for each sub-block.
 
-#include "iq4.hpp"
+#include "mul_mat_block32.hpp"
 
 namespace {
 
 struct Iq4Xs {
-  static constexpr uint32_t kType = RR_IQ4_XS;
+  using Of = Block<RR_IQ4_XS>;
+  static constexpr uint32_t kType = Of::kType;
   static constexpr const char* kRefusal = "w is not packed iq4_xs";
-  static constexpr int64_t kWeightBlock = 256, kWeightBytes = 136, kUnit = 128 + 8 * 256;
-  static constexpr int kBits = 8, kExtras = 1, kCodes = 128;
+  static constexpr int64_t kUnit = 128 + 8 * 256;
+  static constexpr int kBits = 8, kExtras = 1, kCodes = 128, kOffset = 127;
+  static constexpr ByteTable kTable{kIq4Values, kOffset};
   static constexpr bool kHalves = false;
 
   static int64_t group_bytes(int64_t k) { return scale_table(k / 256) + k / 256 * kUnit; }
 
-  static void extras(v4, i4x32 sum, i4x32, i4x32* words) { words[0] = kIntBias - kIq4Offset * sum; }
+  static void extras(v4, i4x32 sum, i4x32, i4x32* words) { words[0] = kIntBias - kOffset * sum; }
 
   static void pack_row(const uint8_t* row, uint8_t* group, int64_t lane, int64_t blocks) {
     uint8_t* unit = group + scale_table(blocks);
-    for (int64_t b = 0; b < blocks; ++b, row += kWeightBytes, unit += kUnit) {
-      memcpy(group + 32 * b + 2 * lane, row, 2);
+    for (int64_t b = 0; b < blocks; ++b, row += Of::kBytes, unit += kUnit) {
+      memcpy(group + 32 * b + 2 * lane, row + Of::kD, 2);
       for (int j = 0; j < 8; ++j) {
-        const int low = row[4 + j / 2] >> (j % 2 * 4) & 15,
-                  high = row[2 + j / 4] >> (j % 4 * 2) & 3;
-        unit[16 * j + lane] = static_cast<uint8_t>((low | high << 4) - 32);
-        pack_nibbles(row + 8 + 16 * j, unit + kCodes + 256 * j, lane);
+        unit[16 * j + lane] = static_cast<uint8_t>(Of::scale(row, j) - 32);
+        pack_nibbles(row + Of::kCodes + 16 * j, unit + kCodes + 256 * j, lane);
       }
     }
   }
@@ -45,7 +45,7 @@ struct Iq4Xs {
         const uint8_t* codes = unit + kCodes + 256 * j;
         fetch_ahead<256, C <= 4 ? 64 : 192>(job, codes);
         const Floats scale = f_mul(f_from_i8(unit + 16 * j), d), taken = surplus(scale);
-        const auto w = for_tile<kBits, 8, C>(Looked{b_table(kIq4Codes), {codes}});
+        const auto w = for_tile<kBits, 8, C>(Looked{b_table(kTable.value), {codes}});
         each_part<C>([&](auto part) RR_INLINE_BODY {
           constexpr int kFirst = decltype(part)::kFirst, kN = decltype(part)::kN;
           Ints whole[kN];

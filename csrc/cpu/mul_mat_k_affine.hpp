@@ -13,7 +13,6 @@ namespace {
 
 template <class W>
 struct AffineK {
-  static constexpr int64_t kWeightBlock = 256;
   static constexpr int kExtras = 1, kScales = 64, kCodes = 256;
   static constexpr bool kHalves = false;
   static constexpr int64_t unit_bytes() { return kCodes + 4 * W::kPair; }
@@ -26,9 +25,10 @@ struct AffineK {
 
   // All but the codes.
   static void pack_head(const uint8_t* block, uint8_t* unit, int64_t lane) {
-    memcpy(unit + 2 * lane, block, 2);
-    memcpy(unit + 32 + 2 * lane, block + 2, 2);
-    for (int i = 0; i < 12; ++i) unit[kScales + 16 * i + lane] = block[4 + i];
+    using Of = Block<W::kType>;
+    memcpy(unit + 2 * lane, block + Of::kD, 2);
+    memcpy(unit + 32 + 2 * lane, block + Of::kMin, 2);
+    for (int i = 0; i < 12; ++i) unit[kScales + 16 * i + lane] = block[Of::kScales + i];
   }
 
   static void pack_nibbles(const uint8_t* q, uint8_t* unit, int64_t lane) {

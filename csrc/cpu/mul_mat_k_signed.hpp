@@ -11,7 +11,6 @@ namespace {
 
 template <class W>
 struct SignedK {
-  static constexpr int64_t kWeightBlock = 256;
   static constexpr int kExtras = 2;
   static constexpr bool kHalves = true;
   static constexpr int64_t unit_bytes() { return 256 + 8 * W::kPiece; }

@@ -7,32 +7,28 @@
 
 namespace {
 
-constexpr int kE2m1Offset = 12;
-// The values plus kE2m1Offset; negative zero is zero.
-constexpr uint8_t kE2m1Codes[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
-
 struct Mxfp4 : Signed32<Mxfp4> {
-  static constexpr uint32_t kType = RR_MXFP4;
+  using Of = Block<RR_MXFP4>;
+  static constexpr uint32_t kType = Of::kType;
   static constexpr const char* kRefusal = "w is not packed mxfp4";
-  static constexpr int64_t kWeightBytes = 17, kUnit = 256;
-  static constexpr int kBits = 5, kOffset = kE2m1Offset;
+  static constexpr int64_t kUnit = 256;
+  static constexpr int kBits = 5, kOffset = 12;
+  static constexpr ByteTable kTable{kE2m1Values, kOffset};
 
-  // Upper half of 2^(e - 128), which for e < 2 is subnormal. Blocks of zeros have e = 0, but to
+  // Upper half of the scale, which is subnormal for e < 2. Blocks of zeros have e = 0, but to
   // compute with subnormal numbers is slow: their scale is zero.
   static uint16_t scale_bits(const uint8_t* block) {
     bool zero = true;
-    for (int i = 1; i < kWeightBytes; ++i) zero = zero && (block[i] & 0x77) == 0;
-    if (zero) return 0;
-    const int e = block[0];
-    return static_cast<uint16_t>(e < 2 ? 0x20 << e : (e - 1) << 7);
+    for (int i = Of::kCodes; i < Of::kBytes; ++i) zero = zero && (block[i] & 0x77) == 0;
+    return zero ? 0 : static_cast<uint16_t>(Of::scale(block[Of::kE]) >> 16);
   }
 
   static void pack_row(const uint8_t* row, uint8_t* group, int64_t lane, int64_t blocks) {
     uint8_t* unit = group + scale_table(blocks);
-    for (int64_t b = 0; b < blocks; ++b, row += kWeightBytes) {
+    for (int64_t b = 0; b < blocks; ++b, row += Of::kBytes) {
       const uint16_t scale = scale_bits(row);
       memcpy(group + 32 * b + 2 * lane, &scale, 2);
-      pack_nibbles(row + 1, unit + kUnit * b, lane);
+      pack_nibbles(row + Of::kCodes, unit + kUnit * b, lane);
     }
   }
 
@@ -44,7 +40,7 @@ struct Mxfp4 : Signed32<Mxfp4> {
     return f_fma(f_mul(i_scaled(codes, one, surplus(one)), f_splat(x_scale)), d, sum);
   }
 
-  RR_INLINE static Looked weights(const uint8_t* unit) { return {b_table(kE2m1Codes), {unit}}; }
+  RR_INLINE static Looked weights(const uint8_t* unit) { return {b_table(kTable.value), {unit}}; }
 };
 
 }  // namespace

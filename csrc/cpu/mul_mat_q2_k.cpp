@@ -10,9 +10,10 @@
 namespace {
 
 struct Q2_K {
-  static constexpr uint32_t kType = RR_Q2_K;
+  using Of = Block<RR_Q2_K>;
+  static constexpr uint32_t kType = Of::kType;
   static constexpr const char* kRefusal = "w is not packed q2_k";
-  static constexpr int64_t kWeightBlock = 256, kWeightBytes = 84, kUnit = 64 + 256 + 1024;
+  static constexpr int64_t kUnit = 64 + 256 + 1024;
   static constexpr int kBits = 2, kExtras = 2, kScales = 64, kCodes = 320;
   static constexpr bool kHalves = true;
 
@@ -24,12 +25,12 @@ struct Q2_K {
   }
 
   static void pack_row(const uint8_t* row, uint8_t* unit, int64_t lane, int64_t blocks) {
-    for (int64_t b = 0; b < blocks; ++b, row += kWeightBytes, unit += kUnit) {
-      memcpy(unit + 2 * lane, row + 80, 2);
-      memcpy(unit + 32 + 2 * lane, row + 82, 2);
+    for (int64_t b = 0; b < blocks; ++b, row += Of::kBytes, unit += kUnit) {
+      memcpy(unit + 2 * lane, row + Of::kD, 2);
+      memcpy(unit + 32 + 2 * lane, row + Of::kMin, 2);
       for (int j = 0; j < 16; ++j) {
-        unit[kScales + 16 * j + lane] = row[j];
-        pack_pairs(row + 16 + 32 * (j / 8) + 16 * (j % 2), j / 2 % 4 * 2,
+        unit[kScales + 16 * j + lane] = row[Of::kScales + j];
+        pack_pairs(row + Of::kCodes + 32 * (j / 8) + 16 * (j % 2), j / 2 % 4 * 2,
                    unit + kCodes + 64 * j + 4 * lane);
       }
     }

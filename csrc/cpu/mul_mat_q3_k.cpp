@@ -11,25 +11,21 @@
 namespace {
 
 struct Q3_K : SignedK<Q3_K> {
-  static constexpr uint32_t kType = RR_Q3_K;
+  using Of = Block<RR_Q3_K>;
+  static constexpr uint32_t kType = Of::kType;
   static constexpr const char* kRefusal = "w is not packed q3_k";
-  static constexpr int64_t kWeightBytes = 110;
   static constexpr int kBits = 3, kOffset = 4, kPiece = 192;
-
-  static int scale(const uint8_t* s, int j) {
-    const int low = s[j % 8] >> (j / 8 * 4) & 15, high = s[8 + j % 4] >> (j / 4 * 2) & 3;
-    return (low | high << 4) - 32;
-  }
 
   static void pack_row(const uint8_t* row, uint8_t* group, int64_t lane, int64_t blocks) {
     uint8_t* unit = group + scale_table(blocks);
-    for (int64_t b = 0; b < blocks; ++b, row += kWeightBytes, unit += unit_bytes()) {
-      memcpy(group + 32 * b + 2 * lane, row + 108, 2);
+    for (int64_t b = 0; b < blocks; ++b, row += Of::kBytes, unit += unit_bytes()) {
+      memcpy(group + 32 * b + 2 * lane, row + Of::kD, 2);
       for (int j = 0; j < 16; ++j) {
-        unit[16 * j + lane] = static_cast<uint8_t>(scale(row + 96, j));
+        unit[16 * j + lane] = static_cast<uint8_t>(Of::scale(row, j) - 32);
         uint8_t* piece = unit + 256 + kPiece * (j / 2) + 4 * lane;
-        pack_pairs(row + 32 + 32 * (j / 8) + 16 * (j % 2), j / 2 % 4 * 2, piece + 64 * (j % 2));
-        const uint8_t* third = row + 16 * (j % 2);
+        pack_pairs(row + Of::kCodes + 32 * (j / 8) + 16 * (j % 2), j / 2 % 4 * 2,
+                   piece + 64 * (j % 2));
+        const uint8_t* third = row + Of::kHigh + 16 * (j % 2);
         for (int i = 0; i < 16; ++i)
           piece[128 + i % 4] |=
               static_cast<uint8_t>((third[i] >> (j / 2) & 1) << (i / 4 + 4 * (j % 2)));

@@ -6,15 +6,15 @@
 namespace {
 
 struct Q4_K : AffineK<Q4_K> {
-  static constexpr uint32_t kType = RR_Q4_K;
+  using Of = Block<RR_Q4_K>;
+  static constexpr uint32_t kType = Of::kType;
   static constexpr const char* kRefusal = "w is not packed q4_k";
-  static constexpr int64_t kWeightBytes = 144;
   static constexpr int kBits = 4, kPair = 512;
 
   static void pack_row(const uint8_t* row, uint8_t* unit, int64_t lane, int64_t blocks) {
-    for (int64_t b = 0; b < blocks; ++b, row += kWeightBytes, unit += unit_bytes()) {
+    for (int64_t b = 0; b < blocks; ++b, row += Of::kBytes, unit += unit_bytes()) {
       pack_head(row, unit, lane);
-      pack_nibbles(row + 16, unit, lane);
+      pack_nibbles(row + Of::kCodes, unit, lane);
     }
   }
 

@@ -5,17 +5,18 @@
 namespace {
 
 struct Q5_0 : Signed32<Q5_0> {
-  static constexpr uint32_t kType = RR_Q5_0;
+  using Of = Block<RR_Q5_0>;
+  static constexpr uint32_t kType = Of::kType;
   static constexpr const char* kRefusal = "w is not packed q5_0";
-  static constexpr int64_t kWeightBytes = 22, kUnit = 320;
+  static constexpr int64_t kUnit = 320;
   static constexpr int kBits = 5, kOffset = 16;
 
   static void pack_row(const uint8_t* row, uint8_t* group, int64_t lane, int64_t blocks) {
     uint8_t* unit = group + scale_table(blocks);
-    for (int64_t b = 0; b < blocks; ++b, row += kWeightBytes, unit += kUnit) {
-      memcpy(group + 32 * b + 2 * lane, row, 2);
-      pack_nibbles(row + 6, unit, lane);
-      pack_fifths(static_cast<uint32_t>(load_int(row + 2)), unit + 256, lane);
+    for (int64_t b = 0; b < blocks; ++b, row += Of::kBytes, unit += kUnit) {
+      memcpy(group + 32 * b + 2 * lane, row + Of::kD, 2);
+      pack_nibbles(row + Of::kCodes, unit, lane);
+      pack_fifths(static_cast<uint32_t>(load_int(row + Of::kHigh)), unit + 256, lane);
     }
   }
 

@@ -11,9 +11,9 @@
 namespace {
 
 struct Q5_K : AffineK<Q5_K> {
-  static constexpr uint32_t kType = RR_Q5_K;
+  using Of = Block<RR_Q5_K>;
+  static constexpr uint32_t kType = Of::kType;
   static constexpr const char* kRefusal = "w is not packed q5_k";
-  static constexpr int64_t kWeightBytes = 176;
   static constexpr int kBits = 5, kPair = 640;
   static constexpr float kHighScale = 1.0f;
 
@@ -26,10 +26,10 @@ struct Q5_K : AffineK<Q5_K> {
   }
 
   static void pack_row(const uint8_t* row, uint8_t* unit, int64_t lane, int64_t blocks) {
-    for (int64_t b = 0; b < blocks; ++b, row += kWeightBytes, unit += unit_bytes()) {
+    for (int64_t b = 0; b < blocks; ++b, row += Of::kBytes, unit += unit_bytes()) {
       pack_head(row, unit, lane);
-      pack_nibbles(row + 48, unit, lane);
-      pack_fifths(row + 16, unit, lane);
+      pack_nibbles(row + Of::kCodes, unit, lane);
+      pack_fifths(row + Of::kHigh, unit, lane);
     }
   }
 

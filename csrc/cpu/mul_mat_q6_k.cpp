@@ -5,36 +5,26 @@
 // k = 0 .. 3, 4 .. 7 and 8 .. 11 of the sub-block, their top two bits together q for k = 12 .. 15
 // (bits 5-4, 3-2, 1-0).
 
+#include "decode.hpp"
 #include "mul_mat_k_signed.hpp"
 
 namespace {
 
 struct Q6_K : SignedK<Q6_K> {
-  static constexpr uint32_t kType = RR_Q6_K;
+  using Of = Block<RR_Q6_K>;
+  static constexpr uint32_t kType = Of::kType;
   static constexpr const char* kRefusal = "w is not packed q6_k";
-  static constexpr int64_t kWeightBytes = 210;
   static constexpr int kBits = 6, kOffset = 32, kPiece = 384;
-
-  // A block's 256 codes q.
-  static void unpack_row(const uint8_t* row, uint8_t* codes) {
-    for (int part = 0; part < 8; ++part) {
-      const uint8_t* low = row + 64 * (part / 4) + 32 * (part % 2);
-      const uint8_t* high = row + 128 + 32 * (part / 4);
-      const int low_shift = part % 4 / 2 * 4, high_shift = part % 4 * 2;
-      for (int i = 0; i < 32; ++i)
-        codes[32 * part + i] =
-            static_cast<uint8_t>((low[i] >> low_shift & 15) | (high[i] >> high_shift & 3) << 4);
-    }
-  }
 
   static void pack_row(const uint8_t* row, uint8_t* group, int64_t lane, int64_t blocks) {
     uint8_t* unit = group + scale_table(blocks);
-    for (int64_t b = 0; b < blocks; ++b, row += kWeightBytes, unit += unit_bytes()) {
-      memcpy(group + 32 * b + 2 * lane, row + 208, 2);
+    for (int64_t b = 0; b < blocks; ++b, row += Of::kBytes, unit += unit_bytes()) {
+      memcpy(group + 32 * b + 2 * lane, row + Of::kD, 2);
       uint8_t codes[256];
-      unpack_row(row, codes);
+      for (int j = 0; j < 8; ++j)
+        Of::codes<Read>(row, j, codes + 32 * j, [](int q, int) { return static_cast<uint8_t>(q); });
       for (int j = 0; j < 16; ++j) {
-        unit[16 * j + lane] = row[192 + j];
+        unit[16 * j + lane] = row[Of::kScales + j];
         uint8_t* out = unit + 256 + 192 * j + 4 * lane;
         const uint32_t top = static_cast<uint32_t>(load_int(codes + 16 * j + 12));
         for (int v = 0; v < 3; ++v) {

@@ -7,17 +7,18 @@
 namespace {
 
 struct Q8_0 : Signed32<Q8_0> {
-  static constexpr uint32_t kType = RR_Q8_0;
+  using Of = Block<RR_Q8_0>;
+  static constexpr uint32_t kType = Of::kType;
   static constexpr const char* kRefusal = "w is not packed q8_0";
-  static constexpr int64_t kWeightBytes = 34, kUnit = 512;
+  static constexpr int64_t kUnit = 512;
   static constexpr int kBits = 8, kOffset = 128;
 
   static void pack_row(const uint8_t* row, uint8_t* group, int64_t lane, int64_t blocks) {
     uint8_t* unit = group + scale_table(blocks);
-    for (int64_t b = 0; b < blocks; ++b, row += kWeightBytes) {
-      memcpy(group + 32 * b + 2 * lane, row, 2);
+    for (int64_t b = 0; b < blocks; ++b, row += Of::kBytes) {
+      memcpy(group + 32 * b + 2 * lane, row + Of::kD, 2);
       for (int i = 0; i < 8; ++i) {
-        const int32_t four = load_int(row + 2 + 4 * i) ^ static_cast<int32_t>(0x80808080);
+        const int32_t four = load_int(row + Of::kCodes + 4 * i) ^ static_cast<int32_t>(0x80808080);
         memcpy(unit + kUnit * b + 64 * i + 4 * lane, &four, 4);
       }
     }

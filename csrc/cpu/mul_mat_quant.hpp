@@ -7,6 +7,7 @@
 // does not depend on the other rows, nor on threads.
 #pragma once
 
+#include "block_types.hpp"
 #include "mul_mat_id.hpp"
 #include "quantise.hpp"
 
@@ -180,7 +181,8 @@ int supports_quantised(const rr_node* node, char* why, size_t size) {
   if (w.dtype != W::kType || w.layout != RR_LAYOUT_ROWS16) return refuse(why, size, W::kRefusal);
   if (x.dtype != RR_F32 || !dense_tail(x, 1) || !dense_tail(y, 1))
     return refuse(why, size, "x and y need dense f32 rows");
-  if (w.shape[1] % W::kWeightBlock != 0) return refuse(why, size, "K needs to be whole blocks");
+  if (w.shape[1] % Block<W::kType>::kValues != 0)
+    return refuse(why, size, "K needs to be whole blocks");
   return 1;
 }
 
@@ -285,7 +287,8 @@ int supports_chosen(const rr_node* node, char* why, size_t size) {
   const rr_tensor& w = node->inputs[1];
   if (!supports_routing(node, why, size)) return 0;
   if (w.dtype != W::kType || w.layout != RR_LAYOUT_ROWS16) return refuse(why, size, W::kRefusal);
-  if (w.shape[2] % W::kWeightBlock != 0) return refuse(why, size, "K needs to be whole blocks");
+  if (w.shape[2] % Block<W::kType>::kValues != 0)
+    return refuse(why, size, "K needs to be whole blocks");
   return 1;
 }
 
@@ -305,13 +308,12 @@ size_t packed_bytes(int64_t rows, int64_t cols) {
 // Rows beyond the last are zero: zero scales make zero products.
 template <class W>
 void pack(const void* plain, void* packed, int64_t rows, int64_t cols) {
-  const int64_t bytes = cols / W::kWeightBlock * W::kWeightBytes;
+  const int64_t blocks = cols / Block<W::kType>::kValues, bytes = blocks * Block<W::kType>::kBytes;
   const uint8_t* from = static_cast<const uint8_t*>(plain);
   uint8_t* to = static_cast<uint8_t*>(packed);
   memset(to, 0, packed_bytes<W>(rows, cols));
   for (int64_t r = 0; r < rows; ++r)
-    W::pack_row(from + r * bytes, to + r / kLanes * W::group_bytes(cols), r % kLanes,
-                cols / W::kWeightBlock);
+    W::pack_row(from + r * bytes, to + r / kLanes * W::group_bytes(cols), r % kLanes, blocks);
 }
 
 // Bytes of a group's leading table of one f16 per row and block, in whole cache lines.

@@ -35,7 +35,7 @@ inline bool encode_bf16(const float* x, const float*, uint8_t* out, int64_t n) {
 }
 
 inline bool encode_rows_q8_0(const float* x, const float*, uint8_t* out, int64_t n) {
-  return encode_each<34, encode_q8_0>(x, out, n);
+  return encode_each<RR_Q8_0, encode_q8_0>(x, out, n);
 }
 
 // Without an importance the plain encoder, with one the search.
@@ -46,32 +46,31 @@ inline bool encode_either(const float* x, const float* importance, uint8_t* out,
 
 struct Result {
   uint32_t dtype;
-  int64_t values, bytes;
   Encode encode;
 };
 
 constexpr Result kResults[] = {
-    {RR_F32, 1, 4, encode_f32},
-    {RR_F16, 1, 2, encode_f16},
-    {RR_BF16, 1, 2, encode_bf16},
-    {RR_Q8_0, 32, 34, encode_rows_q8_0},
-    {RR_Q4_0, 32, 18, encode_either<encode_each<18, encode_q4_0>, search_signed_32<4, 18>>},
-    {RR_Q5_0, 32, 22, encode_either<encode_each<22, encode_q5_0>, search_signed_32<5, 22>>},
-    {RR_Q4_1, 32, 20, encode_either<encode_affine_32<4, 20>, search_affine_32<4, 20>>},
-    {RR_Q5_1, 32, 24, encode_either<encode_affine_32<5, 24>, search_affine_32<5, 24>>},
-    {RR_Q2_K, 256, 84, encode_q2_k},
-    {RR_Q3_K, 256, 110, encode_q3_k},
-    {RR_Q4_K, 256, 144, encode_k_affine<4, 144>},
-    {RR_Q5_K, 256, 176, encode_k_affine<5, 176>},
-    {RR_Q6_K, 256, 210, encode_q6_k},
-    {RR_IQ4_NL, 32, 18, encode_iq4_nl},
-    {RR_IQ4_XS, 256, 136, encode_iq4_xs},
-    {RR_MXFP4, 32, 17, encode_mxfp4},
-    {RR_IQ2_XXS, 256, 66, encode_grid<EncodeIq2Xxs, 1>},
-    {RR_IQ2_XS, 256, 74, encode_grid<EncodeIq2Xs, 1>},
-    {RR_IQ2_S, 256, 82, encode_grid<EncodeIq2S, 2>},
-    {RR_IQ3_XXS, 256, 98, encode_grid<EncodeIq3Xxs, 2>},
-    {RR_IQ3_S, 256, 110, encode_grid<EncodeIq3S, 2>},
+    {RR_F32, encode_f32},
+    {RR_F16, encode_f16},
+    {RR_BF16, encode_bf16},
+    {RR_Q8_0, encode_rows_q8_0},
+    {RR_Q4_0, encode_either<encode_each<RR_Q4_0, encode_q4_0>, search_signed_32<RR_Q4_0>>},
+    {RR_Q5_0, encode_either<encode_each<RR_Q5_0, encode_q5_0>, search_signed_32<RR_Q5_0>>},
+    {RR_Q4_1, encode_either<encode_affine_32<RR_Q4_1>, search_affine_32<RR_Q4_1>>},
+    {RR_Q5_1, encode_either<encode_affine_32<RR_Q5_1>, search_affine_32<RR_Q5_1>>},
+    {RR_Q2_K, encode_q2_k},
+    {RR_Q3_K, encode_q3_k},
+    {RR_Q4_K, encode_k_affine<RR_Q4_K>},
+    {RR_Q5_K, encode_k_affine<RR_Q5_K>},
+    {RR_Q6_K, encode_q6_k},
+    {RR_IQ4_NL, encode_iq4_nl},
+    {RR_IQ4_XS, encode_iq4_xs},
+    {RR_MXFP4, encode_mxfp4},
+    {RR_IQ2_XXS, encode_grid<EncodeIq2Xxs, 1>},
+    {RR_IQ2_XS, encode_grid<EncodeIq2Xs, 1>},
+    {RR_IQ2_S, encode_grid<EncodeIq2S, 2>},
+    {RR_IQ3_XXS, encode_grid<EncodeIq3Xxs, 2>},
+    {RR_IQ3_S, encode_grid<EncodeIq3S, 2>},
 };
 
 const Result* result_of(uint32_t dtype) {
@@ -89,11 +88,7 @@ bool takes(uint32_t dtype, int64_t* values, int64_t* bytes) {
 }
 
 bool gives(uint32_t dtype, int64_t* values, int64_t* bytes) {
-  const Result* r = result_of(dtype);
-  if (r == nullptr) return false;
-  *values = r->values;
-  *bytes = r->bytes;
-  return true;
+  return result_of(dtype) != nullptr && takes(dtype, values, bytes);
 }
 
 const char* recode_row(uint32_t from, const uint8_t* row, uint32_t to, uint8_t* out,

@@ -76,7 +76,7 @@ __device__ bool store_blocks(const float* row, int size, char* to) {
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const int first = begin + i * kWarp;
-      uint8_t* block = reinterpret_cast<uint8_t*>(to) + first / 32 * Encoded<dtype>::bytes;
+      uint8_t* block = reinterpret_cast<uint8_t*>(to) + first / 32 * Block<dtype>::kBytes;
       if (fit && first < size) encode<dtype>(x[i], end[i], block);
     }
     fits = fits && fit;

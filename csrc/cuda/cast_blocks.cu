@@ -10,11 +10,11 @@ constexpr int kThreads = 256, kBlock = 32;
 int bytes_of(uint32_t dtype) {
   switch (dtype) {
     case RR_Q8_0:
-      return Encoded<RR_Q8_0>::bytes;
+      return Block<RR_Q8_0>::kBytes;
     case RR_Q5_0:
-      return Encoded<RR_Q5_0>::bytes;
+      return Block<RR_Q5_0>::kBytes;
     case RR_Q4_0:
-      return Encoded<RR_Q4_0>::bytes;
+      return Block<RR_Q4_0>::kBytes;
     default:
       return 0;
   }
@@ -49,7 +49,7 @@ __global__ void encode_blocks(Blocks blocks, Check finite, Check small) {
   const char* from = row_at<char>(blocks.x, row) + (b * kBlock + lane) * blocks.step;
   const float value = element(blocks.of, from), end = extreme(value), most = fabsf(end);
   if (encodes<dtype>(most))
-    encode<dtype>(value, end, row_at<uint8_t>(blocks.y, row) + b * Encoded<dtype>::bytes);
+    encode<dtype>(value, end, row_at<uint8_t>(blocks.y, row) + b * Block<dtype>::kBytes);
   else if (lane == 0 && most < kMost)
     report(small, b, row);
   else if (lane == 0)

@@ -2,27 +2,12 @@
 // take part in every call.
 #pragma once
 
+#include "block_types.hpp"
 #include "kernel.cuh"
 
 namespace {
 
 constexpr float kMost = 1e9f;  // magnitudes from here on are refused
-
-// levels: a block's largest magnitude over its scale.
-template <uint32_t dtype>
-struct Encoded;
-template <>
-struct Encoded<RR_Q8_0> {
-  static constexpr int bytes = 34, levels = 127;
-};
-template <>
-struct Encoded<RR_Q5_0> {
-  static constexpr int bytes = 22, levels = 16;
-};
-template <>
-struct Encoded<RR_Q4_0> {
-  static constexpr int bytes = 18, levels = 8;
-};
 
 // The first of the lanes' values with the largest magnitude; NaN if there is one, for NaN has the
 // largest bits. The same in every lane.
@@ -49,7 +34,7 @@ __device__ inline float extreme_of(float x) {
 // Whether values of this largest magnitude are numbers, and their scale one of f16.
 template <uint32_t dtype>
 __device__ inline bool encodes(float most) {
-  const float scale = most / static_cast<float>(Encoded<dtype>::levels);
+  const float scale = most / static_cast<float>(Block<dtype>::kLevels);
   return most < kMost && (float_to_half(scale) & 0x7c00) != 0x7c00;
 }
 
@@ -65,36 +50,36 @@ __device__ inline void encode_q8_0(float x, float end, uint8_t* block) {
   const float d = fabsf(end) / 127.0f, scaled = x * inverse(d);
   const int whole = static_cast<int>(scaled);
   const float rest = scaled - static_cast<float>(whole);
-  block[2 + lane] = static_cast<uint8_t>(whole + static_cast<int>(2.0f * rest));
+  block[Block<RR_Q8_0>::kCodes + lane] =
+      static_cast<uint8_t>(whole + static_cast<int>(2.0f * rest));
   if (lane == 0) *reinterpret_cast<uint16_t*>(block) = float_to_half(d);
 }
 
 // d f16, the fifth bits where there are any, nibbles in halves. The end of the range gets code 0.
-template <int levels>
+template <uint32_t dtype>
 __device__ inline void encode_signed(float x, float end, uint8_t* block) {
+  constexpr int levels = Block<dtype>::kLevels;
   const int lane = threadIdx.x % kWarp;
   const float d = end / static_cast<float>(-levels), factor = inverse(d);
   const int code = static_cast<int>(x * factor + (static_cast<float>(levels) + 0.5f));
   const int q = min(max(code, 0), 2 * levels - 1);
   const int upper = __shfl_xor_sync(kAllLanes, q, 16);
   const unsigned fifth = __ballot_sync(kAllLanes, (q & 16) != 0);
-  uint8_t* nibbles = block + 2;
-  if (levels == 16) {
-    if (lane < 4) nibbles[lane] = static_cast<uint8_t>(fifth >> (8 * lane));
-    nibbles += 4;
-  }
-  if (lane < 16) nibbles[lane] = static_cast<uint8_t>((q & 15) | (upper & 15) << 4);
+  if constexpr (dtype == RR_Q5_0)
+    if (lane < 4) block[Block<dtype>::kHigh + lane] = static_cast<uint8_t>(fifth >> (8 * lane));
+  if (lane < 16)
+    block[Block<dtype>::kCodes + lane] = static_cast<uint8_t>((q & 15) | (upper & 15) << 4);
   if (lane == 0) *reinterpret_cast<uint16_t*>(block) = float_to_half(d);
 }
 
-// Writes one block of Encoded<dtype>::bytes, 2-byte aligned: x is this lane's value, end the
+// Writes one block of Block<dtype>::kBytes, 2-byte aligned: x is this lane's value, end the
 // extreme_of all, for which encodes<dtype>(fabsf(end)) holds.
 template <uint32_t dtype>
 __device__ inline void encode(float x, float end, uint8_t* block) {
-  if (dtype == RR_Q8_0)
+  if constexpr (dtype == RR_Q8_0)
     encode_q8_0(x, end, block);
   else
-    encode_signed<Encoded<dtype>::levels>(x, end, block);
+    encode_signed<dtype>(x, end, block);
 }
 
 }  // namespace

@@ -9,11 +9,11 @@ constexpr int kThreads = 128;
 
 bool decodable(const rr_tensor& table) {
   bool whole = false;
-  const bool known = with_type(table.dtype, [&](auto type) {
-    using Of = Block<decltype(type)::value>;
+  const bool known = with_type<RR_WEIGHT_TYPES>(table.dtype, [&](auto type) {
+    using Of = decltype(type);
     const int64_t width = table.rank == 2 ? table.shape[1] : 0;
-    whole = table.rank == 2 && width % Of::values == 0 &&
-            (width <= Of::values || table.strides[1] == Of::bytes);
+    whole = table.rank == 2 && width % Of::kValues == 0 &&
+            (width <= Of::kValues || table.strides[1] == Of::kBytes);
   });
   return known && whole && (table.layout == RR_LAYOUT_PLAIN || table.layout == RR_LAYOUT_ROWS8);
 }
@@ -87,7 +87,7 @@ __device__ inline float plain(const void* row, int64_t i) {
 template <uint32_t dtype>
 __global__ void __launch_bounds__(kThreads) get_plain(Lookup at, bool quads, Check range) {
   enter_grid();
-  using Quad = Pack<char, 4 * Block<dtype>::bytes>;
+  using Quad = Pack<char, 4 * Block<dtype>::kBytes>;
   const int64_t u = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const int64_t units = quads ? at.width / 4 : at.width, i = quotient(u, units), k = u - i * units;
   if (i >= at.n) return;
@@ -123,10 +123,10 @@ void run(const rr_node* node, const rr_exec* exec) {
   if (at.n * at.width == 0) return;
   const Check range = check(exec, "ids[%lld] is %lld, outside the table's rows");
   const bool quads = at.width % 4 == 0 && aligned(at.y, at.y_step, 16);
-  with_type(table.dtype, [&](auto type) {
-    constexpr uint32_t dtype = decltype(type)::value;
-    if constexpr (Block<dtype>::values == 1) {
-      const bool whole = quads && aligned(at.table, at.table_step, 4 * Block<dtype>::bytes);
+  with_type<RR_WEIGHT_TYPES>(table.dtype, [&](auto type) {
+    constexpr uint32_t dtype = decltype(type)::kType;
+    if constexpr (Block<dtype>::kValues == 1) {
+      const bool whole = quads && aligned(at.table, at.table_step, 4 * Block<dtype>::kBytes);
       const int64_t units = at.n * (whole ? at.width / 4 : at.width);
       const dim3 grid(static_cast<unsigned>(blocks_for(units, kThreads)));
       RR_LAUNCH(exec, get_plain<dtype>, grid, kThreads, 0, at, whole, range);

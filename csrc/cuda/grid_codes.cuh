@@ -6,9 +6,8 @@
 // block): constant memory would serve one lane at a time, and the L1 cache a line at a time.
 #pragma once
 
+#include "block_grid.hpp"
 #include "bytes.cuh"
-#include "iq_grids.hpp"
-#include "riverrun.h"
 
 namespace {
 
@@ -28,13 +27,6 @@ struct alignas(16) Entries {
   }
 };
 
-// Four of a list's values plus an offset.
-__host__ __device__ constexpr unsigned four_values(const int (&values)[16], int first, int offset) {
-  unsigned word = 0;
-  for (int i = 0; i < 4; ++i) word |= static_cast<unsigned>(values[first + i] + offset) << 8 * i;
-  return word;
-}
-
 // Four fields of 7 bits to a byte each.
 __device__ inline unsigned spread_sevens(unsigned word) {
   return (word & 0x7fu) | (word << 1 & 0x7f00u) | (word << 2 & 0x7f0000u) |
@@ -49,19 +41,22 @@ __device__ inline unsigned with_eighth(unsigned sevens) {
   return sevens | (odd & 0x01010101u) << 7;
 }
 
+// Part p of the block at b, which is 2-byte aligned: kWidth values.
+template <uint32_t dtype>
+struct GridPart;
+
 // Magnitudes in groups of eight. A digit's third bit is the sign: the table holds the three
 // magnitudes, and from place 4 on their negatives.
-template <class Self, int n>
-struct Iq2Part {
+template <uint32_t dtype>
+struct Iq2Part : Block<dtype> {
   using Entry = uint32_t;
-  static constexpr int kEntries = n, kZero = 43;
-  static constexpr float kFactor = 0.125f;
+  static constexpr int kZero = 43;
 
   // Codes of the part's values 4i to 4i + 3.
   __device__ unsigned four(const Entry* entries, int i) const {
     constexpr unsigned kPositive = four_values(kIq2Values, 0, kZero),
                        kNegative = four_values(kIq2Values, 8, kZero);
-    const auto& self = static_cast<const Self&>(*this);
+    const auto& self = static_cast<const GridPart<dtype>&>(*this);
     const int eight = i / 2;
     // One byte's signs in halves, then in pairs, then one by one.
     unsigned s = __byte_perm(self.signs, self.signs >> 4, 0x0400u + 0x0101u * eight) & 0x000f000fu;
@@ -73,21 +68,19 @@ struct Iq2Part {
 };
 
 // Magnitudes in groups of four. Zero is larger than any of them, and 127 - x + 1 is 2 * zero - x.
-template <class Self, int n>
-struct Iq3Part {
+template <uint32_t dtype>
+struct Iq3Part : Block<dtype> {
   using Entry = uint16_t;
-  static constexpr int kEntries = n, kValues = 32, kZero = 64;
+  static constexpr int kZero = 64;
+  static constexpr unsigned kFirst = four_values(Block<dtype>::kMagnitudes, 0, kZero),
+                            kSecond = four_values(Block<dtype>::kMagnitudes, 4, kZero);
 
   __device__ unsigned four(const Entry* entries, int i) const {
-    const auto& self = static_cast<const Self&>(*this);
+    const auto& self = static_cast<const GridPart<dtype>&>(*this);
     const unsigned s = (self.signs >> 4 * i & 15u) * 0x00204081u & 0x01010101u;
-    return (__byte_perm(Self::kFirst, Self::kSecond, entries[self.code(i)]) ^ s * 127u) + s;
+    return (__byte_perm(kFirst, kSecond, entries[self.code(i)]) ^ s * 127u) + s;
   }
 };
-
-// Part p of the block at b, which is 2-byte aligned.
-template <uint32_t dtype>
-struct GridPart;
 
 [[maybe_unused]] __device__ const Entries<uint32_t, 256> kEntriesIq2Xxs(kGridIq2Xxs);
 [[maybe_unused]] __device__ const Entries<uint32_t, 512> kEntriesIq2Xs(kGridIq2Xs);
@@ -95,50 +88,43 @@ struct GridPart;
 [[maybe_unused]] __device__ const Entries<uint16_t, 256> kEntriesIq3Xxs(kGridIq3Xxs);
 [[maybe_unused]] __device__ const Entries<uint16_t, 512> kEntriesIq3S(kGridIq3S);
 
-// d f16, then for each 32 values four codes of 8 bits, and four signs of 7 bits below the scale.
 template <>
-struct GridPart<RR_IQ2_XXS> : Iq2Part<GridPart<RR_IQ2_XXS>, 256> {
-  static constexpr int kValues = 32;
+struct GridPart<RR_IQ2_XXS> : Iq2Part<RR_IQ2_XXS> {
   unsigned codes, high, signs;
 
   __device__ GridPart(const uint8_t* b, int p)
-      : codes(load32(b + 2 + 8 * p)),
-        high(load32(b + 6 + 8 * p)),
+      : codes(load32(b + kCodes + 8 * p)),
+        high(load32(b + kSigns + 8 * p)),
         signs(with_eighth(spread_sevens(high))) {}
   __device__ int code(int i) const { return byte_of(codes, i); }
   __device__ int scale() const { return static_cast<int>(high >> 28); }
   __device__ static const Entry* entries() { return kEntriesIq2Xxs.at; }
 };
 
-// d f16, for each 8 values a code of 9 bits and 7 bits of signs, two scales a byte, of 16 each.
 template <>
-struct GridPart<RR_IQ2_XS> : Iq2Part<GridPart<RR_IQ2_XS>, 512> {
-  static constexpr int kValues = 16;
+struct GridPart<RR_IQ2_XS> : Iq2Part<RR_IQ2_XS> {
   unsigned codes, signs;
   int scales;
 
   __device__ GridPart(const uint8_t* b, int p)
-      : codes(load32(b + 2 + 4 * p)),
+      : codes(load32(b + kCodes + 4 * p)),
         signs(with_eighth((codes >> 9 & 0x7fu) | (codes >> 17 & 0x7f00u))),
-        scales(b[66 + p / 2] >> 4 * (p % 2)) {}
+        scales(b[kScales + p / 2] >> 4 * (p % 2)) {}
   __device__ int code(int i) const { return static_cast<int>(codes >> 16 * i & 511); }
   __device__ int scale() const { return scales & 15; }
   __device__ static const Entry* entries() { return kEntriesIq2Xs.at; }
 };
 
-// d f16, for each 8 values the low byte of a code, then a byte of signs, upper bit pairs of the
-// codes, two scales a byte, of 16 each.
 template <>
-struct GridPart<RR_IQ2_S> : Iq2Part<GridPart<RR_IQ2_S>, 1024> {
-  static constexpr int kValues = 16;
+struct GridPart<RR_IQ2_S> : Iq2Part<RR_IQ2_S> {
   unsigned codes, signs, upper;
   int scales;
 
   __device__ GridPart(const uint8_t* b, int p)
-      : codes(load16(b + 2 + 2 * p)),
-        signs(load16(b + 34 + 2 * p)),
-        upper(b[66 + p / 2] >> 4 * (p % 2)),
-        scales(b[74 + p / 2] >> 4 * (p % 2)) {}
+      : codes(load16(b + kCodes + 2 * p)),
+        signs(load16(b + kSigns + 2 * p)),
+        upper(b[kHigh + p / 2] >> 4 * (p % 2)),
+        scales(b[kScales + p / 2] >> 4 * (p % 2)) {}
   __device__ int code(int i) const {
     return byte_of(codes, i) | static_cast<int>(upper >> 2 * i & 3) << 8;
   }
@@ -146,38 +132,29 @@ struct GridPart<RR_IQ2_S> : Iq2Part<GridPart<RR_IQ2_S>, 1024> {
   __device__ static const Entry* entries() { return kEntriesIq2S.at; }
 };
 
-// d f16, for each 4 values a code of 8 bits, then for each 32 four signs of 7 bits below the scale.
 template <>
-struct GridPart<RR_IQ3_XXS> : Iq3Part<GridPart<RR_IQ3_XXS>, 256> {
-  static constexpr unsigned kFirst = four_values(kIq3XxsValues, 0, kZero),
-                            kSecond = four_values(kIq3XxsValues, 4, kZero);
-  static constexpr float kFactor = 0.25f;
+struct GridPart<RR_IQ3_XXS> : Iq3Part<RR_IQ3_XXS> {
   unsigned codes[2], high, signs;
 
   __device__ GridPart(const uint8_t* b, int p)
-      : codes{load32(b + 2 + 8 * p), load32(b + 6 + 8 * p)},
-        high(load32(b + 66 + 4 * p)),
+      : codes{load32(b + kCodes + 8 * p), load32(b + kCodes + 8 * p + 4)},
+        high(load32(b + kSigns + 4 * p)),
         signs(with_eighth(spread_sevens(high))) {}
   __device__ int code(int i) const { return byte_of(i < 4 ? codes[0] : codes[1], i % 4); }
   __device__ int scale() const { return static_cast<int>(high >> 28); }
   __device__ static const Entry* entries() { return kEntriesIq3Xxs.at; }
 };
 
-// d f16, for each 4 values the low byte of a code, upper bits of the codes, for each 8 a byte of
-// signs, two scales a byte, of 32 values each.
 template <>
-struct GridPart<RR_IQ3_S> : Iq3Part<GridPart<RR_IQ3_S>, 512> {
-  static constexpr unsigned kFirst = four_values(kIq3SValues, 0, kZero),
-                            kSecond = four_values(kIq3SValues, 4, kZero);
-  static constexpr float kFactor = 1.0f;
+struct GridPart<RR_IQ3_S> : Iq3Part<RR_IQ3_S> {
   unsigned codes[2], upper, signs;
   int scales;
 
   __device__ GridPart(const uint8_t* b, int p)
-      : codes{load32(b + 2 + 8 * p), load32(b + 6 + 8 * p)},
-        upper(b[66 + p]),
-        signs(load32(b + 74 + 4 * p)),
-        scales(b[106 + p / 2] >> 4 * (p % 2)) {}
+      : codes{load32(b + kCodes + 8 * p), load32(b + kCodes + 8 * p + 4)},
+        upper(b[kHigh + p]),
+        signs(load32(b + kSigns + 4 * p)),
+        scales(b[kScales + p / 2] >> 4 * (p % 2)) {}
   __device__ int code(int i) const {
     return byte_of(i < 4 ? codes[0] : codes[1], i % 4) | static_cast<int>(upper >> i & 1) << 8;
   }
@@ -189,7 +166,7 @@ struct GridPart<RR_IQ3_S> : Iq3Part<GridPart<RR_IQ3_S>, 512> {
 template <uint32_t dtype>
 __device__ inline typename GridPart<dtype>::Entry* shared_grid() {
   using Part = GridPart<dtype>;
-  __shared__ __align__(16) typename Part::Entry entries[Part::kEntries];
+  __shared__ __align__(16) typename Part::Entry entries[kGridEntries<dtype>];
   return entries;
 }
 
@@ -197,7 +174,7 @@ __device__ inline typename GridPart<dtype>::Entry* shared_grid() {
 template <uint32_t dtype>
 __device__ inline void load_grid() {
   using Part = GridPart<dtype>;
-  constexpr unsigned kPieces = Part::kEntries * sizeof(typename Part::Entry) / 16;
+  constexpr unsigned kPieces = kGridEntries<dtype> * sizeof(typename Part::Entry) / 16;
   auto* to = reinterpret_cast<uint4*>(shared_grid<dtype>());
   const auto* from = reinterpret_cast<const uint4*>(Part::entries());
   for (unsigned i = threadIdx.x; i < kPieces; i += blockDim.x) to[i] = from[i];

@@ -5,12 +5,11 @@
 
 namespace {
 
-template <uint32_t dtype, int bytes>
-struct Grid {
+template <uint32_t dtype>
+struct Grid : Block<dtype> {
   using Part = GridPart<dtype>;
-  static constexpr uint32_t kType = dtype;
-  static constexpr int kValues = 256, kBytes = bytes, kOffset = Part::kZero;
-  static constexpr bool kApart = Part::kValues == 16;
+  static constexpr int kOffset = Part::kZero;
+  static constexpr bool kApart = Part::kWidth == 16;
   static constexpr Sums kSums = Sums::kInt;
 
   __device__ static void prepare() {
@@ -19,7 +18,7 @@ struct Grid {
   }
 
   __device__ static void slice(const BlockBytes& b, unsigned i, Slice& out) {
-    const float d = b.half(0) * Part::kFactor;
+    const float d = b.half(Part::kD) * Part::kFactor;
     constexpr int kSides = kApart ? 2 : 1, kWords = 8 / kSides;
 #pragma unroll
     for (int side = 0; side < kSides; ++side) {
@@ -32,23 +31,23 @@ struct Grid {
   }
 };
 
-struct IQ2_XXS : Grid<RR_IQ2_XXS, 66> {
+struct IQ2_XXS : Grid<RR_IQ2_XXS> {
   static constexpr const char* kRefusal = "w is not plain iq2_xxs";
 };
 
-struct IQ2_XS : Grid<RR_IQ2_XS, 74> {
+struct IQ2_XS : Grid<RR_IQ2_XS> {
   static constexpr const char* kRefusal = "w is not plain iq2_xs";
 };
 
-struct IQ2_S : Grid<RR_IQ2_S, 82> {
+struct IQ2_S : Grid<RR_IQ2_S> {
   static constexpr const char* kRefusal = "w is not plain iq2_s";
 };
 
-struct IQ3_XXS : Grid<RR_IQ3_XXS, 98> {
+struct IQ3_XXS : Grid<RR_IQ3_XXS> {
   static constexpr const char* kRefusal = "w is not plain iq3_xxs";
 };
 
-struct IQ3_S : Grid<RR_IQ3_S, 110> {
+struct IQ3_S : Grid<RR_IQ3_S> {
   static constexpr const char* kRefusal = "w is not plain iq3_s";
 };
 

@@ -28,10 +28,10 @@ constexpr int64_t kMostOfAxis = 1 << 30;
 // different banks.
 template <uint32_t dtype>
 struct Chunk {
-  static constexpr int values = Block<dtype>::values < 128 ? 128 : Block<dtype>::values;
+  static constexpr int values = Block<dtype>::kValues < 128 ? 128 : Block<dtype>::kValues;
   static constexpr int units = values / kUnit;
-  static constexpr int bytes = values / Block<dtype>::values * Block<dtype>::bytes;
-  static constexpr int lowest = Block<dtype>::bytes & -Block<dtype>::bytes;
+  static constexpr int bytes = values / Block<dtype>::kValues * Block<dtype>::kBytes;
+  static constexpr int lowest = Block<dtype>::kBytes & -Block<dtype>::kBytes;
   static constexpr int grain = lowest < 16 ? lowest : 16;  // what the bytes' addresses divide by
   static constexpr int pieces = (16 - grain + bytes + 15) / 16;
   static constexpr int pitch = 16 * (pieces | 1);
@@ -341,7 +341,7 @@ void run_mma(const rr_node* node, const rr_exec* exec) {
 
   MmaJob job{};
   job.w = data<const uint8_t>(w);
-  job.w_row = cut.k / Block<dtype>::values * Block<dtype>::bytes;
+  job.w_row = cut.k / Block<dtype>::kValues * Block<dtype>::kBytes;
   job.w_end = job.w + cut.m * job.w_row;
   job.x = rounded;
   job.x_row = cut.x_row;
@@ -386,7 +386,7 @@ int supports_tiles(const rr_node* node, char* why, size_t size, uint32_t layout 
   for (int i = 0; i < w.rank; ++i)
     if (n_rows(y) > kMostOfAxis || w.shape[i] > kMostOfAxis) return refuse(why, size, "too large");
   const int64_t k = w.shape[w.rank - 1];
-  if (k % Block<dtype>::values != 0 || k == 0)
+  if (k % Block<dtype>::kValues != 0 || k == 0)
     return refuse(why, size, "w needs rows of whole blocks");
   if (device_number(cudaDevAttrComputeCapabilityMajor) < 8)
     return refuse(why, size, "needs compute capability 8.0");

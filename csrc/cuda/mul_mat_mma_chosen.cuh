@@ -94,7 +94,7 @@ void run_chosen_mma(const rr_node* node, const rr_exec* exec) {
 
   MmaJob job{};
   job.w = data<const uint8_t>(w);
-  job.w_row = cut.k / Block<dtype>::values * Block<dtype>::bytes;
+  job.w_row = cut.k / Block<dtype>::kValues * Block<dtype>::kBytes;
   job.w_matrix = cut.m * job.w_row;
   job.w_end = job.w + cut.experts * job.w_matrix;
   job.x = rounded;

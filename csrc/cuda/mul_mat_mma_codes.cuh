@@ -54,6 +54,14 @@ __device__ inline unsigned spread_fifth(unsigned bits) {
   return (bits & 15u) * 0x02040810u & 0x10101010u;
 }
 
+// A list's values plus an offset, as a table of sixteen bytes.
+template <const int (&values)[16], int offset>
+__device__ inline uint4 table_of() {
+  constexpr unsigned a = four_values(values, 0, offset), b = four_values(values, 4, offset),
+                     c = four_values(values, 8, offset), d = four_values(values, 12, offset);
+  return make_uint4(a, b, c, d);
+}
+
 // Entries of a table of sixteen bytes by the low and the high nibbles of four bytes.
 __device__ inline void look_up(const uint4& table, unsigned word, unsigned* low, unsigned* high) {
   const unsigned index = word & 0x77777777u, upper = 0x32103210u | (word & 0x88888888u) >> 1;
@@ -85,22 +93,22 @@ template <uint32_t dtype>
 struct Codes;
 
 // Types with blocks of 32: `half` reads one.
-template <typename Self>
-struct Codes32 {
+template <uint32_t dtype>
+struct Codes32 : Block<dtype> {
   __device__ static void take(const uint8_t* chunk, int u, int t, Unit& unit) {
 #pragma unroll
-    for (int h = 0; h < 2; ++h) Self::half(chunk + (2 * u + h) * Self::bytes, t, unit, 2 * h);
+    for (int h = 0; h < 2; ++h)
+      Codes<dtype>::half(chunk + (2 * u + h) * Block<dtype>::kBytes, t, unit, 2 * h);
   }
 };
 
 template <>
-struct Codes<RR_Q8_0> : Codes32<Codes<RR_Q8_0>> {
+struct Codes<RR_Q8_0> : Codes32<RR_Q8_0> {
   static constexpr bool wide = true;
-  static constexpr int bytes = 34;
   __device__ static void half(const uint8_t* b, int t, Unit& unit, int s) {
-    unit.codes[s] = load32(b + 2 + 4 * t) ^ 0x80808080u;
-    unit.codes[s + 1] = load32(b + 18 + 4 * t) ^ 0x80808080u;
-    set_scale<wide>(unit, s, load_half(b), 128.0f, 0.0f);
+    unit.codes[s] = load32(b + kCodes + 4 * t) ^ 0x80808080u;
+    unit.codes[s + 1] = load32(b + kCodes + 16 + 4 * t) ^ 0x80808080u;
+    set_scale<wide>(unit, s, load_half(b + kD), 128.0f, 0.0f);
   }
 };
 
@@ -110,22 +118,20 @@ __device__ inline void set_nibbles(Unit& unit, int s, unsigned word) {
 }
 
 template <>
-struct Codes<RR_Q4_0> : Codes32<Codes<RR_Q4_0>> {
+struct Codes<RR_Q4_0> : Codes32<RR_Q4_0> {
   static constexpr bool wide = false;
-  static constexpr int bytes = 18;
   __device__ static void half(const uint8_t* b, int t, Unit& unit, int s) {
-    set_nibbles(unit, s, load32(b + 2 + 4 * t));
-    set_scale<wide>(unit, s, load_half(b), 8.0f, 0.0f);
+    set_nibbles(unit, s, load32(b + kCodes + 4 * t));
+    set_scale<wide>(unit, s, load_half(b + kD), 8.0f, 0.0f);
   }
 };
 
 template <>
-struct Codes<RR_Q4_1> : Codes32<Codes<RR_Q4_1>> {
+struct Codes<RR_Q4_1> : Codes32<RR_Q4_1> {
   static constexpr bool wide = false;
-  static constexpr int bytes = 20;
   __device__ static void half(const uint8_t* b, int t, Unit& unit, int s) {
     const unsigned head = aligned32(b);
-    set_nibbles(unit, s, aligned32(b + 4 + 4 * t));
+    set_nibbles(unit, s, aligned32(b + kCodes + 4 * t));
     set_scale<wide>(unit, s, low_half(head), 0.0f, high_half(head));
   }
 };
@@ -136,68 +142,62 @@ __device__ inline void add_fifths(Unit& unit, int s, unsigned bits, int t) {
 }
 
 template <>
-struct Codes<RR_Q5_0> : Codes32<Codes<RR_Q5_0>> {
+struct Codes<RR_Q5_0> : Codes32<RR_Q5_0> {
   static constexpr bool wide = false;
-  static constexpr int bytes = 22;
   __device__ static void half(const uint8_t* b, int t, Unit& unit, int s) {
-    set_nibbles(unit, s, load32(b + 6 + 4 * t));
-    add_fifths(unit, s, load32(b + 2), t);
-    set_scale<wide>(unit, s, load_half(b), 16.0f, 0.0f);
+    set_nibbles(unit, s, load32(b + kCodes + 4 * t));
+    add_fifths(unit, s, load32(b + kHigh), t);
+    set_scale<wide>(unit, s, load_half(b + kD), 16.0f, 0.0f);
   }
 };
 
 template <>
-struct Codes<RR_Q5_1> : Codes32<Codes<RR_Q5_1>> {
+struct Codes<RR_Q5_1> : Codes32<RR_Q5_1> {
   static constexpr bool wide = false;
-  static constexpr int bytes = 24;
   __device__ static void half(const uint8_t* b, int t, Unit& unit, int s) {
     const unsigned head = aligned32(b);
-    set_nibbles(unit, s, aligned32(b + 8 + 4 * t));
-    add_fifths(unit, s, aligned32(b + 4), t);
+    set_nibbles(unit, s, aligned32(b + kCodes + 4 * t));
+    add_fifths(unit, s, aligned32(b + kHigh), t);
     set_scale<wide>(unit, s, low_half(head), 0.0f, high_half(head));
   }
 };
 
 // The code book of iq4_nl and iq4_xs plus 128.
 __device__ inline uint4 iq4_table() {
-  return make_uint4(0x3f2d1801u, 0x766a5d4fu, 0xa6998d81u, 0xf1d9c5b5u);
+  return table_of<kIq4Values, 128>();
 }
 
 template <>
-struct Codes<RR_IQ4_NL> : Codes32<Codes<RR_IQ4_NL>> {
+struct Codes<RR_IQ4_NL> : Codes32<RR_IQ4_NL> {
   static constexpr bool wide = true;
-  static constexpr int bytes = 18;
   __device__ static void half(const uint8_t* b, int t, Unit& unit, int s) {
-    look_up(iq4_table(), load32(b + 2 + 4 * t), &unit.codes[s], &unit.codes[s + 1]);
-    set_scale<wide>(unit, s, load_half(b), 128.0f, 0.0f);
+    look_up(iq4_table(), load32(b + kCodes + 4 * t), &unit.codes[s], &unit.codes[s + 1]);
+    set_scale<wide>(unit, s, load_half(b + kD), 128.0f, 0.0f);
   }
 };
 
-// The table is that of the doubled floats of E2M1 plus 16.
 template <>
-struct Codes<RR_MXFP4> : Codes32<Codes<RR_MXFP4>> {
+struct Codes<RR_MXFP4> : Codes32<RR_MXFP4> {
   static constexpr bool wide = false;
-  static constexpr int bytes = 17;
   __device__ static void half(const uint8_t* b, int t, Unit& unit, int s) {
-    const uint8_t* q = b + 1 + 4 * t;
+    const uint8_t* q = b + kCodes + 4 * t;
     const unsigned word = q[0] | q[1] << 8 | q[2] << 16 | static_cast<unsigned>(q[3]) << 24;
-    look_up(make_uint4(0x13121110u, 0x1c181614u, 0x0d0e0f10u, 0x04080a0cu), word, &unit.codes[s],
-            &unit.codes[s + 1]);
-    set_scale<wide>(unit, s, mxfp4_scale(b[0]), 16.0f, 0.0f);
+    look_up(table_of<kE2m1Values, 16>(), word, &unit.codes[s], &unit.codes[s + 1]);
+    set_scale<wide>(unit, s, mxfp4_scale(b[kE]), 16.0f, 0.0f);
   }
 };
 
 template <>
-struct Codes<RR_IQ4_XS> {
+struct Codes<RR_IQ4_XS> : Block<RR_IQ4_XS> {
   static constexpr bool wide = true;
   __device__ static void take(const uint8_t* b, int u, int t, Unit& unit) {
-    const unsigned head = aligned32(b), upper = head >> (16 + 4 * u);
+    const unsigned head = aligned32(b), upper = head >> (8 * kHigh + 4 * u);
     const float d = low_half(head);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      look_up(iq4_table(), aligned32(b + 8 + 32 * u + 16 * h + 4 * t), &unit.codes[2 * h],
+      look_up(iq4_table(), aligned32(b + kCodes + 32 * u + 16 * h + 4 * t), &unit.codes[2 * h],
               &unit.codes[2 * h + 1]);
-      const int scale = (b[4 + u] >> 4 * h & 15) | static_cast<int>(upper >> 2 * h & 3) << 4;
+      const int scale = (b[kScales + u] >> 4 * h & 15) | static_cast<int>(upper >> 2 * h & 3) << 4;
       set_scale<wide>(unit, 2 * h, times(d, scale - 32), 128.0f, 0.0f);
     }
   }
@@ -213,7 +213,7 @@ __device__ inline void take_affine(const uint8_t* b, const uint8_t* nibbles, int
   unit.codes[1] = second & kNibbles;
   unit.codes[2] = first >> 4 & kNibbles;
   unit.codes[3] = second >> 4 & kNibbles;
-  const uint8_t* s = b + 4 + 2 * (u & 1);
+  const uint8_t* s = b + Block<RR_Q4_K>::kScales + 2 * (u & 1);
   unsigned scales = load16(s), minima = load16(s + 4);
   if (u < 2) {
     scales &= 0x3f3fu;
@@ -231,20 +231,20 @@ __device__ inline void take_affine(const uint8_t* b, const uint8_t* nibbles, int
 }
 
 template <>
-struct Codes<RR_Q4_K> {
+struct Codes<RR_Q4_K> : Block<RR_Q4_K> {
   static constexpr bool wide = false;
   __device__ static void take(const uint8_t* b, int u, int t, Unit& unit) {
-    take_affine(b, b + 16, u, t, unit);
+    take_affine(b, b + kCodes, u, t, unit);
   }
 };
 
 template <>
-struct Codes<RR_Q5_K> {
+struct Codes<RR_Q5_K> : Block<RR_Q5_K> {
   static constexpr bool wide = false;
   __device__ static void take(const uint8_t* b, int u, int t, Unit& unit) {
-    take_affine(b, b + 48, u, t, unit);
-    const unsigned first = aligned32(b + 16 + 4 * t) >> 2 * u;
-    const unsigned second = aligned32(b + 32 + 4 * t) >> 2 * u;
+    take_affine(b, b + kCodes, u, t, unit);
+    const unsigned first = aligned32(b + kHigh + 4 * t) >> 2 * u;
+    const unsigned second = aligned32(b + kHigh + 16 + 4 * t) >> 2 * u;
     unit.codes[0] |= (first & kBits) << 4;
     unit.codes[1] |= (second & kBits) << 4;
     unit.codes[2] |= (first >> 1 & kBits) << 4;
@@ -253,14 +253,14 @@ struct Codes<RR_Q5_K> {
 };
 
 template <>
-struct Codes<RR_Q6_K> {
+struct Codes<RR_Q6_K> : Block<RR_Q6_K> {
   static constexpr bool wide = false;
   __device__ static void take(const uint8_t* b, int u, int t, Unit& unit) {
     const int half = u / 2, shift = 4 * (u & 1);
-    const uint8_t *low = b + 64 * half + 4 * t, *high = b + 128 + 32 * half + 4 * t;
+    const uint8_t *low = b + kCodes + 64 * half + 4 * t, *high = b + kHigh + 32 * half + 4 * t;
     const unsigned upper[2] = {load32(high) >> shift, load32(high + 16) >> shift};
-    const unsigned scales = load32(b + 192 + 4 * u);
-    const float d = load_half(b + 208);
+    const unsigned scales = load32(b + kScales + 4 * u);
+    const float d = load_half(b + kD);
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
       unit.codes[s] =
@@ -271,13 +271,13 @@ struct Codes<RR_Q6_K> {
 };
 
 template <>
-struct Codes<RR_Q2_K> {
+struct Codes<RR_Q2_K> : Block<RR_Q2_K> {
   static constexpr bool wide = false;
   __device__ static void take(const uint8_t* b, int u, int t, Unit& unit) {
-    const uint8_t* q = b + 16 + 32 * (u / 2) + 4 * t;
+    const uint8_t* q = b + kCodes + 32 * (u / 2) + 4 * t;
     const int shift = 4 * (u & 1);
     const unsigned pairs[2] = {aligned32(q) >> shift, aligned32(q + 16) >> shift};
-    const unsigned scales = aligned32(b + 4 * u), head = aligned32(b + 80);
+    const unsigned scales = aligned32(b + kScales + 4 * u), head = aligned32(b + kD);
     const float d = low_half(head), dmin = high_half(head);
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
@@ -289,16 +289,17 @@ struct Codes<RR_Q2_K> {
 };
 
 template <>
-struct Codes<RR_Q3_K> {
+struct Codes<RR_Q3_K> : Block<RR_Q3_K> {
   static constexpr bool wide = false;
   __device__ static void take(const uint8_t* b, int u, int t, Unit& unit) {
-    const uint8_t* q = b + 32 + 32 * (u / 2) + 4 * t;
+    const uint8_t* q = b + kCodes + 32 * (u / 2) + 4 * t;
     const int shift = 4 * (u & 1);
     const unsigned pairs[2] = {load32(q) >> shift, load32(q + 16) >> shift};
-    const unsigned thirds[2] = {load32(b + 4 * t) >> 2 * u, load32(b + 16 + 4 * t) >> 2 * u};
-    const unsigned scales = (load32(b + 96 + shift) >> 4 * (u / 2) & kNibbles) |
-                            (load32(b + 104) >> 2 * u & kPairs) << 4;
-    const float d = load_half(b + 108);
+    const unsigned thirds[2] = {load32(b + kHigh + 4 * t) >> 2 * u,
+                                load32(b + kHigh + 16 + 4 * t) >> 2 * u};
+    const unsigned scales = (load32(b + kScales + shift) >> 4 * (u / 2) & kNibbles) |
+                            (load32(b + kScales + 8) >> 2 * u & kPairs) << 4;
+    const float d = load_half(b + kD);
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
       unit.codes[s] = (pairs[s % 2] >> 2 * (s / 2) & kPairs) | (thirds[s % 2] >> s / 2 & kBits)
@@ -317,11 +318,11 @@ struct GridCodes {
 
   __device__ static void take(const uint8_t* b, int u, int t, Unit& unit) {
     using Part = GridPart<dtype>;
-    const float d = load_half(b) * Part::kFactor;
+    const float d = load_half(b + Part::kD) * Part::kFactor;
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
-      const Part part(b, (64 * u + 16 * s) / Part::kValues);
-      unit.codes[s] = part.four(shared_grid<dtype>(), 16 * s % Part::kValues / 4 + t);
+      const Part part(b, (64 * u + 16 * s) / Part::kWidth);
+      unit.codes[s] = part.four(shared_grid<dtype>(), 16 * s % Part::kWidth / 4 + t);
       set_step(unit, s, times(d, 2 * part.scale() + 1), Part::kZero, 0.0f);
     }
   }

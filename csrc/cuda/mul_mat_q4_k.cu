@@ -15,17 +15,16 @@ __device__ inline void scale_and_low(const unsigned (&head)[4], unsigned j, Slic
   out.low[0] = -half_to_float(static_cast<uint16_t>(head[0] >> 16)) * static_cast<float>(low);
 }
 
-struct Q4_K {
-  static constexpr uint32_t kType = RR_Q4_K;
+struct Q4_K : Block<RR_Q4_K> {
   static constexpr const char* kRefusal = "w is not plain q4_k";
-  static constexpr int kValues = 256, kBytes = 144, kOffset = 0;
+  static constexpr int kOffset = 0;
   static constexpr bool kApart = false;
   static constexpr Sums kSums = Sums::kFloat;
 
   __device__ static void slice(const BlockBytes& b, unsigned j, Slice& out) {
     unsigned head[4], words[8];
     b.words<16>(0, head);
-    b.words<16>(16 + j / 2 * 32, words);
+    b.words<16>(kCodes + j / 2 * 32, words);
     const unsigned shift = j % 2 * 4;
 #pragma unroll
     for (int i = 0; i < 8; ++i) out.q[i] = static_cast<int>(words[i] >> shift & 0x0f0f0f0f);
@@ -33,10 +32,9 @@ struct Q4_K {
   }
 };
 
-struct Q5_K {
-  static constexpr uint32_t kType = RR_Q5_K;
+struct Q5_K : Block<RR_Q5_K> {
   static constexpr const char* kRefusal = "w is not plain q5_k";
-  static constexpr int kValues = 256, kBytes = 176, kOffset = 0;
+  static constexpr int kOffset = 0;
   static constexpr bool kApart = false;
   static constexpr Sums kSums = Sums::kFloat;
 
@@ -45,8 +43,8 @@ struct Q5_K {
 #pragma unroll
     for (int i = 0; i < 8; i += 4) {
       unsigned fifth[4], words[4];
-      b.words<16>(16 + 4 * i, fifth);
-      b.words<16>(48 + j / 2 * 32 + 4 * i, words);
+      b.words<16>(kHigh + 4 * i, fifth);
+      b.words<16>(kCodes + j / 2 * 32 + 4 * i, words);
 #pragma unroll
       for (int k = 0; k < 4; ++k)
         out.q[i + k] =

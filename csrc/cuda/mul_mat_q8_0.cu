@@ -3,19 +3,18 @@
 
 namespace {
 
-struct Q8_0 {
-  static constexpr uint32_t kType = RR_Q8_0;
+struct Q8_0 : Block<RR_Q8_0> {
   static constexpr const char* kRefusal = "w is not plain q8_0";
-  static constexpr int kValues = 32, kBytes = 34, kOffset = 0;
+  static constexpr int kOffset = 0;
   static constexpr bool kApart = false;
   static constexpr Sums kSums = Sums::kNone;
 
   __device__ static void slice(const BlockBytes& b, unsigned, Slice& out) {
     unsigned words[8];
-    b.words<2>(2, words);
+    b.words<2>(kCodes, words);
 #pragma unroll
     for (int i = 0; i < 8; ++i) out.q[i] = static_cast<int>(words[i]);
-    out.scale[0] = b.half(0);
+    out.scale[0] = b.half(kD);
   }
 };
 

@@ -13,6 +13,7 @@
 #pragma once
 
 #include "activation.cuh"
+#include "block_types.hpp"
 #include "mul_mat_group.cuh"
 #include "prepare.cuh"
 #include "quantise.cuh"

@@ -317,7 +317,7 @@ void prepare_slabs(const rr_exec* exec, const rr_tensor& x, const PromptJob<Tile
 template <uint32_t dtype>
 PromptWeight prompt_weight(const rr_tensor& w, float* y, int64_t y_row) {
   const int64_t m = w.shape[w.rank - 2];
-  const int64_t bytes = w.shape[w.rank - 1] / Block<dtype>::values * Block<dtype>::bytes;
+  const int64_t bytes = w.shape[w.rank - 1] / Block<dtype>::kValues * Block<dtype>::kBytes;
   const auto* from = data<const uint8_t>(w);
   const int64_t rows = w.layout == RR_LAYOUT_ROWS8 ? 8 * blocks_for(m, 8) : n_rows(w);
   const bool vector = m % 2 == 0 && y_row % 2 == 0 && reinterpret_cast<uintptr_t>(y) % 8 == 0;
@@ -330,7 +330,7 @@ PromptJob<Tiles> prompt_job(const rr_tensor& w, void* slabs, int64_t n, float* y
   const int64_t m = w.shape[w.rank - 2], k = w.shape[w.rank - 1];
   PromptJob<Tiles> job{};
   const bool packed = w.layout == RR_LAYOUT_ROWS8;
-  const int64_t bytes = k / Block<dtype>::values * Block<dtype>::bytes;
+  const int64_t bytes = k / Block<dtype>::kValues * Block<dtype>::kBytes;
   job.weights[0] = prompt_weight<dtype>(w, y, y_row);
   job.w_eight = 8 * bytes;
   job.w_row = packed ? kBytesOf256<dtype> : bytes;

@@ -57,7 +57,8 @@ struct Halves<RR_Q4_K> : AffineHalves<63 * 15> {
   }
 
   __device__ void take(int r, const unsigned char* block, int t, int u, unsigned (&a)[4][4]) const {
-    const uint2 both = *reinterpret_cast<const uint2*>(block + 16 + 32 * t + 8 * u);
+    const uint2 both =
+        *reinterpret_cast<const uint2*>(block + Block<RR_Q4_K>::kCodes + 32 * t + 8 * u);
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
       const unsigned word = s < 2 ? both.x : both.y;
@@ -70,8 +71,9 @@ struct Halves<RR_Q4_K> : AffineHalves<63 * 15> {
 template <>
 struct Halves<RR_Q5_K> : AffineHalves<63 * 31> {
   __device__ void take(int r, const unsigned char* block, int t, int u, unsigned (&a)[4][4]) const {
-    const uint2 both = *reinterpret_cast<const uint2*>(block + 48 + 32 * t + 8 * u);
-    const uint2 bits = *reinterpret_cast<const uint2*>(block + 16 + 8 * u);
+    const uint2 both =
+        *reinterpret_cast<const uint2*>(block + Block<RR_Q5_K>::kCodes + 32 * t + 8 * u);
+    const uint2 bits = *reinterpret_cast<const uint2*>(block + Block<RR_Q5_K>::kHigh + 8 * u);
     const unsigned turn = static_cast<unsigned>(4 - 2 * t) & 31;
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
@@ -85,15 +87,15 @@ struct Halves<RR_Q5_K> : AffineHalves<63 * 31> {
 };
 
 template <>
-struct Halves<RR_Q6_K> {
+struct Halves<RR_Q6_K> : Block<RR_Q6_K> {
   unsigned scale[2][4];  // of 16 values each, twice
 
-  __device__ static unsigned head(const uint8_t* block) { return load16(block + 208); }
+  __device__ static unsigned head(const uint8_t* block) { return load16(block + kD); }
 
   __device__ static float bound(unsigned head) { return 4096.0f * fabsf(low_half(head)); }
 
   __device__ void load(int r, const unsigned char* block, int t, float power) {
-    set_scales(r, load32(block + 192 + 4 * t), load_half(block + 208) * power);
+    set_scales(r, load32(block + kScales + 4 * t), load_half(block + kD) * power);
   }
 
   // Of a lane's four sub-blocks of 16.
@@ -110,9 +112,9 @@ struct Halves<RR_Q6_K> {
   __device__ void take(int r, const unsigned char* block, int t, int u, unsigned (&a)[4][4]) const {
     const unsigned nibble = t % 2 * 4, odd = reinterpret_cast<uintptr_t>(block) & 2;
     unsigned low[2][2], high[2];
-    read_words(block + 64 * (t / 2) + 8 * u, odd, nibble, low[0]);
-    read_words(block + 64 * (t / 2) + 32 + 8 * u, odd, nibble, low[1]);
-    read_words(block + 128 + 32 * (t / 2) + 8 * u, odd, nibble, high);
+    read_words(block + kCodes + 64 * (t / 2) + 8 * u, odd, nibble, low[0]);
+    read_words(block + kCodes + 64 * (t / 2) + 32 + 8 * u, odd, nibble, low[1]);
+    read_words(block + kHigh + 32 * (t / 2) + 8 * u, odd, nibble, high);
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
       const int h = s % 2;

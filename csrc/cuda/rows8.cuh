@@ -68,13 +68,14 @@ struct Pieces8 {
 // Sixteen pieces of codes in the order of K, then one of the steps of all eight blocks.
 template <>
 struct Rows8<RR_Q8_0> : Pieces8<RR_Q8_0> {
+  using Of = Block<RR_Q8_0>;
   static constexpr int kSteps = 16;  // the piece
 
   static void put(const uint8_t* blocks, uint8_t* eight, int row) {
     uint8_t own[kBytes];
-    for (int block = 0; block < 8; ++block) {
-      memcpy(own + 16 * kSteps + 2 * block, blocks + 34 * block, 2);
-      memcpy(own + 32 * block, blocks + 34 * block + 2, 32);
+    for (int block = 0; block < 8; ++block, blocks += Of::kBytes) {
+      memcpy(own + 16 * kSteps + 2 * block, blocks + Of::kD, 2);
+      memcpy(own + 32 * block, blocks + Of::kCodes, 32);
     }
     put_pieces(own, eight, row);
   }
@@ -95,12 +96,13 @@ struct Rows8<RR_Q8_0> : Pieces8<RR_Q8_0> {
 // the sixteen scales; d is left.
 template <>
 struct Rows8<RR_Q6_K> : Pieces8<RR_Q6_K> {
+  using Of = Block<RR_Q6_K>;
   static constexpr int kScales = 12;  // the piece
 
   static void put(const uint8_t* block, uint8_t* eight, int row) {
     uint8_t own[kBytes];
     for (int quarter = 0; quarter < 4; ++quarter) put_quarter(block, quarter, own + 48 * quarter);
-    memcpy(own + 16 * kScales, block + 192, 18);
+    memcpy(own + 16 * kScales, block + Of::kScales, 18);
     put_pieces(own, eight, row);
   }
 
@@ -139,8 +141,10 @@ struct Rows8<RR_Q6_K> : Pieces8<RR_Q6_K> {
     const int shift = quarter % 2 * 4;
     for (int i = 0; i < 16; i += 8) {
       uint64_t low[4], high[2], codes[4];
-      for (int s = 0; s < 4; ++s) memcpy(low + s, block + quarter / 2 * 64 + 16 * s + i, 8);
-      for (int s = 0; s < 2; ++s) memcpy(high + s, block + 128 + quarter / 2 * 32 + 16 * s + i, 8);
+      for (int s = 0; s < 4; ++s)
+        memcpy(low + s, block + Of::kCodes + quarter / 2 * 64 + 16 * s + i, 8);
+      for (int s = 0; s < 2; ++s)
+        memcpy(high + s, block + Of::kHigh + quarter / 2 * 32 + 16 * s + i, 8);
       for (int s = 0; s < 4; ++s) {
         const uint64_t top = high[s % 2] >> (shift + s / 2 * 2) & 3 * kEach;
         codes[s] = (low[s] >> shift & 15 * kEach) | top << 4;

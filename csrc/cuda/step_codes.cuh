@@ -63,7 +63,7 @@ struct StepCodes<RR_Q4_K> : AffineSteps {
 
   __device__ void codes(int quarter, unsigned (&words)[4][2]) const {
     unsigned both[4];
-    load_matrix4(both, matrix + 16 + 32 * quarter);
+    load_matrix4(both, matrix + Block<RR_Q4_K>::kCodes + 32 * quarter);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       words[i / 2][i % 2] = both[i] & kNibbles;
@@ -80,10 +80,11 @@ struct StepCodes<RR_Q4_K> : AffineSteps {
 
 template <>
 struct StepCodes<RR_Q5_K> : AffineSteps {
+  using Of = Block<RR_Q5_K>;
   __device__ void codes(int quarter, unsigned (&words)[4][2]) const {
     unsigned both[4], fifths[4];
-    load_matrix4(both, matrix + 48 + 32 * quarter);
-    load_matrix4(fifths, matrix + 16);
+    load_matrix4(both, matrix + Of::kCodes + 32 * quarter);
+    load_matrix4(fifths, matrix + Of::kHigh);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const unsigned fifth = fifths[i] >> 2 * quarter;

@@ -12,8 +12,8 @@ __device__ inline unsigned even_word(const unsigned char* at, unsigned odd) {
 }
 
 // Steps are the scales that blocks begin with, by a power of two.
-template <int bytes, int part = 1>
-struct OwnSteps {
+template <uint32_t dtype, int part = 1>
+struct OwnSteps : Block<dtype> {
   static constexpr int kValues = 32;
   static constexpr bool kSigned = true, kWhole = false, kMinima = false, kMatrix = false;
   const unsigned char* row[2];
@@ -24,20 +24,22 @@ struct OwnSteps {
     lane = t;
   }
   __device__ float step(int r, int i) const {
-    return load_half(row[r] + i * bytes) * (1.0f / part);
+    return load_half(row[r] + i * Block<dtype>::kBytes) * (1.0f / part);
   }
 };
 
 // The same with minima behind the scales, which are added. Codes have no sign.
-template <int bytes>
-struct OwnAffine : OwnSteps<bytes> {
+template <uint32_t dtype>
+struct OwnAffine : OwnSteps<dtype> {
   static constexpr bool kSigned = false, kMinima = true;
   unsigned minima[2];
   float dmin[2];
 
   __device__ void load(int r, const unsigned char* from, int t) {
-    OwnSteps<bytes>::load(r, from, t);
-    minima[r] = load16(from + 2 * t * bytes + 2) | load16(from + (2 * t + 1) * bytes + 2) << 16;
+    OwnSteps<dtype>::load(r, from, t);
+    using Of = Block<dtype>;
+    minima[r] = load16(from + 2 * t * Of::kBytes + Of::kMin) |
+                load16(from + (2 * t + 1) * Of::kBytes + Of::kMin) << 16;
     dmin[r] = -1.0f;
   }
 };
@@ -73,13 +75,14 @@ struct StepCodes<RR_Q8_0> {
 
 // Codes less 8, times 16.
 template <>
-struct StepCodes<RR_Q4_0> : OwnSteps<18, 16> {
+struct StepCodes<RR_Q4_0> : OwnSteps<RR_Q4_0, 16> {
   __device__ void codes(int quarter, unsigned (&words)[4][2]) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const unsigned word = even_word(row[r] + 2 + 4 * lane + 18 * (2 * quarter + h), h ? 0 : 2);
+        const unsigned word =
+            even_word(row[r] + kCodes + 4 * lane + kBytes * (2 * quarter + h), h ? 0 : 2);
         words[2 * h][r] = (word << 4 & ~kNibbles) ^ 0x80808080u;
         words[2 * h + 1][r] = (word & ~kNibbles) ^ 0x80808080u;
       }
@@ -87,13 +90,13 @@ struct StepCodes<RR_Q4_0> : OwnSteps<18, 16> {
 };
 
 template <>
-struct StepCodes<RR_Q4_1> : OwnAffine<20> {
+struct StepCodes<RR_Q4_1> : OwnAffine<RR_Q4_1> {
   __device__ void codes(int quarter, unsigned (&words)[4][2]) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const unsigned word = aligned32(row[r] + 4 + 4 * lane + 20 * (2 * quarter + h));
+        const unsigned word = aligned32(row[r] + kCodes + 4 * lane + kBytes * (2 * quarter + h));
         words[2 * h][r] = word & kNibbles;
         words[2 * h + 1][r] = word >> 4 & kNibbles;
       }
@@ -109,16 +112,16 @@ __device__ inline void five_bits(unsigned nibbles, unsigned fifth, int t, unsign
 
 // Codes less 16, times 8.
 template <>
-struct StepCodes<RR_Q5_0> : OwnSteps<22, 8> {
+struct StepCodes<RR_Q5_0> : OwnSteps<RR_Q5_0, 8> {
   __device__ void codes(int quarter, unsigned (&words)[4][2]) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const unsigned char* at = row[r] + 22 * (2 * quarter + h);
+        const unsigned char* at = row[r] + kBytes * (2 * quarter + h);
         unsigned both[2];
-        five_bits(even_word(at + 6 + 4 * lane, h ? 0 : 2), even_word(at + 2, h ? 0 : 2), lane,
-                  both[0], both[1]);
+        five_bits(even_word(at + kCodes + 4 * lane, h ? 0 : 2), even_word(at + kHigh, h ? 0 : 2),
+                  lane, both[0], both[1]);
 #pragma unroll
         for (int i = 0; i < 2; ++i) words[2 * h + i][r] = both[i] << 3 ^ 0x80808080u;
       }
@@ -126,14 +129,14 @@ struct StepCodes<RR_Q5_0> : OwnSteps<22, 8> {
 };
 
 template <>
-struct StepCodes<RR_Q5_1> : OwnAffine<24> {
+struct StepCodes<RR_Q5_1> : OwnAffine<RR_Q5_1> {
   __device__ void codes(int quarter, unsigned (&words)[4][2]) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const unsigned char* at = row[r] + 24 * (2 * quarter + h);
-        five_bits(aligned32(at + 8 + 4 * lane), aligned32(at + 4), lane, words[2 * h][r],
+        const unsigned char* at = row[r] + kBytes * (2 * quarter + h);
+        five_bits(aligned32(at + kCodes + 4 * lane), aligned32(at + kHigh), lane, words[2 * h][r],
                   words[2 * h + 1][r]);
       }
   }
@@ -147,30 +150,31 @@ __device__ inline void look_up_signed(const uint4& table, unsigned zero, unsigne
 }
 
 template <>
-struct StepCodes<RR_IQ4_NL> : OwnSteps<18> {
+struct StepCodes<RR_IQ4_NL> : OwnSteps<RR_IQ4_NL> {
   __device__ void codes(int quarter, unsigned (&words)[4][2]) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll
       for (int h = 0; h < 2; ++h)
-        look_up_signed(iq4_table(), 0x80808080u,
-                       even_word(row[r] + 2 + 4 * lane + 18 * (2 * quarter + h), h ? 0 : 2),
-                       words[2 * h][r], words[2 * h + 1][r]);
+        look_up_signed(
+            iq4_table(), 0x80808080u,
+            even_word(row[r] + kCodes + 4 * lane + kBytes * (2 * quarter + h), h ? 0 : 2),
+            words[2 * h][r], words[2 * h + 1][r]);
   }
 };
 
 // The table's entries are doubled floats of E2M1, signed bytes.
 template <>
-struct StepCodes<RR_MXFP4> : OwnSteps<17> {
-  __device__ float step(int r, int i) const { return mxfp4_scale(row[r][17 * i]); }
+struct StepCodes<RR_MXFP4> : OwnSteps<RR_MXFP4> {
+  __device__ float step(int r, int i) const { return mxfp4_scale(row[r][kBytes * i + kE]); }
 
   __device__ void codes(int quarter, unsigned (&words)[4][2]) const {
-    const uint4 table = make_uint4(0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu);
+    const uint4 table = table_of<kE2m1Values, 0>();
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const unsigned char* at = row[r] + 1 + 4 * lane + 17 * (2 * quarter + h);
+        const unsigned char* at = row[r] + kCodes + 4 * lane + kBytes * (2 * quarter + h);
         const unsigned beyond = reinterpret_cast<uintptr_t>(at) & 3;
         const auto* word = reinterpret_cast<const unsigned*>(at - beyond);
         look_up(table, __funnelshift_r(word[0], word[1], 8 * beyond), &words[2 * h][r],
@@ -180,7 +184,7 @@ struct StepCodes<RR_MXFP4> : OwnSteps<17> {
 };
 
 template <>
-struct StepCodes<RR_IQ4_XS> {
+struct StepCodes<RR_IQ4_XS> : Block<RR_IQ4_XS> {
   static constexpr int kValues = 32;
   static constexpr bool kSigned = true, kWhole = true, kMinima = false, kMatrix = false;
   const unsigned char* nibbles[2];
@@ -190,9 +194,9 @@ struct StepCodes<RR_IQ4_XS> {
   __device__ void load(int r, const unsigned char* block, int t) {
     const unsigned head = aligned32(block);
     d[r] = low_half(head);
-    high[r] = head >> 16;
-    low[r] = aligned32(block + 4);
-    nibbles[r] = block + 8 + 4 * t;
+    high[r] = head >> 8 * kHigh;
+    low[r] = aligned32(block + kScales);
+    nibbles[r] = block + kCodes + 4 * t;
   }
 
   __device__ void codes(int quarter, unsigned (&words)[4][2]) const {

@@ -33,7 +33,7 @@ struct WideCodes<RR_Q4_K> : AffineSteps {
       parts[1][r][i] = steps[r][i] >> 3 & 0x07070707u;
     }
   }
-  __device__ void begin() { load_matrix4(both, matrix + 16); }
+  __device__ void begin() { load_matrix4(both, matrix + Block<RR_Q4_K>::kCodes); }
   __device__ void operands(int i, unsigned (&a)[2][4]) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
@@ -44,7 +44,7 @@ struct WideCodes<RR_Q4_K> : AffineSteps {
                                          0x4440u + static_cast<unsigned>(i) % 4);
     }
     // The next ones come while products run.
-    if (i % 2 == 1 && i < 7) load_matrix4(both, matrix + 32 + 16 * i);
+    if (i % 2 == 1 && i < 7) load_matrix4(both, matrix + Block<RR_Q4_K>::kCodes + 16 * (i + 1));
   }
   // Below 2^31, whatever x is.
   __device__ static float whole(int low, int high, int upper_low, int upper_high) {

@@ -51,7 +51,7 @@ __global__ void write_blocks(Task task) {
     const int64_t first = begin + u * kThreads + threadIdx.x / kWarp * kWarp;
     if (first >= task.inner) return;
     const float x = *element(task, i, first + threadIdx.x % kWarp);
-    encode<dtype>(x, extreme_of<dtype>(x), to + first / 32 * Encoded<dtype>::bytes);
+    encode<dtype>(x, extreme_of<dtype>(x), to + first / 32 * Block<dtype>::kBytes);
   }
 }
 
