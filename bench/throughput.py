@@ -227,8 +227,8 @@ def weight_bytes(plan: Plan) -> int:
             if node.op.name == "get_rows":
                 rows += value.spec.nbytes // value.shape[0] * node.specs[0].shape[0]
             else:
-                whole[value.node.name] = value.spec.nbytes * _chosen(node, value)
-    return int(sum(whole.values())) + rows
+                whole[value.node.name] = int(value.spec.nbytes * _chosen(node, value))
+    return sum(whole.values()) + rows
 
 
 def _chosen(node: Node, value: Value) -> Fraction:
