@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from ..backends.delegate import Delegate
 from ..engine import Model
 from ..engine.runner import Runner
 from ..engine.sequences import Sequences
+from ..graph import Node, Value
 from ..models.step import StepShape
 from . import by_engine
 from .measure import Times, repeat
@@ -214,7 +216,8 @@ class Bench:
 
 
 def weight_bytes(plan: Plan) -> int:
-    """Bytes of the constants that a run of the plan reads; of tables, the rows looked up."""
+    """Bytes of the constants that a run of the plan reads; of tables, the rows looked up, and of
+    experts at most as many as are chosen."""
     whole: dict[str, int] = {}
     rows = 0
     for node in plan.graph.nodes:
@@ -224,5 +227,14 @@ def weight_bytes(plan: Plan) -> int:
             if node.op.name == "get_rows":
                 rows += value.spec.nbytes // value.shape[0] * node.specs[0].shape[0]
             else:
-                whole[value.node.name] = value.spec.nbytes
+                whole[value.node.name] = int(value.spec.nbytes * _chosen(node, value))
     return sum(whole.values()) + rows
+
+
+def _chosen(node: Node, value: Value) -> Fraction:
+    """The share of a weight that a node may read: of experts those that its ids name, if all
+    differ."""
+    if "ids" not in node.op.inputs or len(value.shape) != 3:
+        return Fraction(1)
+    ids = node.inputs[node.op.inputs.index("ids")]
+    return min(Fraction(1), Fraction(ids.spec.size if ids else 0, value.shape[0]))

@@ -118,21 +118,25 @@ struct Range {
 }
 
 // n items in pieces of a few, each for the thread that is free first: a thread whose core another
-// process takes delays the others by a piece, not by its whole part. Every thread must call `next`
-// until it gives no more, since each final call takes a number, too. A node that hands out items
-// several times numbers these rounds from 0, with a barrier between two of them.
+// process takes delays the others by a piece, not by its whole part. A thread begins with its own
+// part, where nobody gets into its way and what it fetches ahead is its own. Every thread must call
+// `next` until it gives no more, since each final call takes a number, too. A node that hands out
+// items several times numbers these rounds from 0, with a barrier between two of them; those after
+// the first one take numbers in turn.
 class Pieces {
  public:
   Pieces(const rr_exec* exec, int64_t n, int64_t per_thread = 8, int64_t round = 0)
-      : exec_(exec), n_(n) {
+      : exec_(exec), n_(n), near_(round == 0) {
     const int64_t wanted = per_thread * exec->n_threads;
     size_ = exec->n_threads == 1 ? n : (n + wanted - 1) / wanted;
     if (size_ < 1) size_ = 1;
-    base_ = round * ((n + size_ - 1) / size_ + exec->n_threads);
+    count_ = (n + size_ - 1) / size_;
+    base_ = (round - 1) * (count_ + exec->n_threads);
   }
 
   bool next(Range& piece) const {
-    const int64_t begin = (exec_->take(exec_) - base_) * size_;
+    const int64_t number = near_ ? exec_->take_near(exec_, count_) : exec_->take(exec_) - base_;
+    const int64_t begin = number * size_;
     if (begin >= n_) return false;
     piece = {begin, begin + size_ < n_ ? begin + size_ : n_};
     return true;
@@ -140,7 +144,8 @@ class Pieces {
 
  private:
   const rr_exec* exec_;
-  int64_t n_, size_, base_;
+  int64_t n_, size_, count_, base_;
+  bool near_;
 };
 
 [[maybe_unused]] inline void failf(const rr_exec* exec, const char* format, long long a,

@@ -37,7 +37,9 @@ bool is_block_type(uint32_t dtype) {
 struct ExecImpl {
   void* bound;
   int64_t step;
-  int participants;
+  int participants, n_threads;
+  int whose;  // part it took pieces of last
+  WeightsAhead* ahead;
 };
 
 }  // namespace
@@ -88,7 +90,7 @@ rr_node NodeData::view() const {
 }
 
 Plan::Plan(std::vector<PlanNode> nodes, int32_t n_buffers, int max_threads)
-    : nodes_(std::move(nodes)), needed_(n_buffers, 0) {
+    : nodes_(std::move(nodes)), needed_(n_buffers, 0), max_threads_(std::max(max_threads, 1)) {
   for (const PlanNode& node : nodes_) {
     const rr_node view = node.data->view();
     if (node.inputs.size() != view.n_inputs || node.outputs.size() != view.n_outputs)
@@ -148,10 +150,12 @@ BoundPlan::BoundPlan(std::shared_ptr<const Plan> plan, const std::vector<Buffer>
                      std::pair<void*, int64_t> workspace)
     : plan_(std::move(plan)),
       tensors_(plan_->placed(buffers, workspace.second)),
-      workspace_(workspace) {
+      workspace_(workspace),
+      all_(plan_->max_threads()),
+      parts_(static_cast<size_t>(plan_->max_threads())) {
   const auto& nodes = plan_->nodes();
   for (size_t n = 0; n < nodes.size(); ++n) {
-    Step step{nodes[n].data->view(), nodes[n].kernel, plan_->tasks(n), nodes[n].rowwise, true};
+    Step step{nodes[n].data->view(), nodes[n].kernel, plan_->tasks(n), nodes[n].rowwise, true, {}};
     step.view.inputs = tensors_[n].data();
     step.view.outputs = tensors_[n].data() + step.view.n_inputs;
     steps_.push_back(step);
@@ -159,6 +163,21 @@ BoundPlan::BoundPlan(std::shared_ptr<const Plan> plan, const std::vector<Buffer>
   // Two single-thread nodes in a row run on the same thread and need no barrier between them.
   for (size_t n = 0; n + 1 < steps_.size(); ++n)
     steps_[n].sync = steps_[n].tasks > 1 || steps_[n + 1].tasks > 1;
+  look_ahead(buffers);
+}
+
+// Packed weights, which are alone in their buffers. Which experts are chosen is not known before.
+void BoundPlan::look_ahead(const std::vector<Buffer>& buffers) {
+  const auto& nodes = plan_->nodes();
+  for (size_t n = steps_.size(); n-- > 0;) {
+    Step& step = steps_[n];
+    if (n + 1 < steps_.size()) step.next = steps_[n + 1].next;
+    if (nodes[n].data->op() != "mul_mat" || step.tasks == 1) continue;
+    if (step.view.inputs[1].layout == RR_LAYOUT_PLAIN) continue;
+    const Buffer& whole = buffers[static_cast<size_t>(nodes[n].inputs[1].buffer)];
+    step.weight = {whole.data, whole.size, step.tasks, step.next};
+    step.next = &step.weight;
+  }
 }
 
 std::string BoundPlan::run(ThreadPool& pool, int64_t rows, std::vector<int64_t>* nanoseconds) {
@@ -167,10 +186,12 @@ std::string BoundPlan::run(ThreadPool& pool, int64_t rows, std::vector<int64_t>*
   message_.clear();
   failed_.store(kNone);
   taken_[0].store(0);
-  between_.reset();  // fork() may have left it in the middle of a run
-  inside_.reset();
+  for (Part& part : parts_) part.taken[0].store(0, std::memory_order_relaxed);
+  all_.reset();  // fork() may have left it in the middle of a run
+  some_.reset();
   nanoseconds_ = nanoseconds;
   if (nanoseconds) nanoseconds->assign(steps_.size(), 0);
+  if (pool.size() > all_.most()) return "the plan was made for fewer threads";
   try {
     pool.run(&BoundPlan::job, this);
   } catch (const ThreadLimit& limit) {
@@ -187,7 +208,10 @@ void BoundPlan::job(void* self, int thread, int n_threads) {
 
 void BoundPlan::barrier(const rr_exec* exec) {
   auto* impl = static_cast<ExecImpl*>(exec->impl);
-  static_cast<BoundPlan*>(impl->bound)->inside_.wait(impl->participants);
+  auto* self = static_cast<BoundPlan*>(impl->bound);
+  if (impl->participants == 1) return;
+  if (impl->participants < impl->n_threads) return self->some_.wait(impl->participants);
+  self->all_.wait(exec->thread, impl->n_threads, [&] { return impl->ahead->step(); });
 }
 
 void BoundPlan::fail(const rr_exec* exec, const char* message) {
@@ -205,8 +229,27 @@ int64_t BoundPlan::take(const rr_exec* exec) {
   return self->taken_[impl->step & 1].fetch_add(1, std::memory_order_relaxed);
 }
 
+int64_t BoundPlan::take_near(const rr_exec* exec, int64_t n) {
+  auto* impl = static_cast<ExecImpl*>(exec->impl);
+  auto& parts = static_cast<BoundPlan*>(impl->bound)->parts_;
+  const int parts_of_all = impl->participants;
+  for (int passed = 0; passed < parts_of_all; ++passed) {
+    const int64_t begin = n * impl->whose / parts_of_all;
+    const int64_t size = n * (impl->whose + 1) / parts_of_all - begin;
+    std::atomic<int64_t>& taken = parts[static_cast<size_t>(impl->whose)].taken[impl->step & 1];
+    // Looked at before it is written to, which takes the line away from whoever has it.
+    if (taken.load(std::memory_order_relaxed) < size) {
+      const int64_t number = taken.fetch_add(1, std::memory_order_relaxed);
+      if (number < size) return begin + number;
+    }
+    impl->whose = impl->whose + 1 == parts_of_all ? 0 : impl->whose + 1;
+  }
+  return n;
+}
+
 void BoundPlan::run_thread(int thread, int n_threads) {
-  ExecImpl impl{this, 0, 1};
+  WeightsAhead ahead(thread, n_threads);
+  ExecImpl impl{this, 0, 1, n_threads, thread, &ahead};
   rr_exec exec{sizeof(rr_exec),
                thread,
                1,
@@ -215,22 +258,29 @@ void BoundPlan::run_thread(int thread, int n_threads) {
                &BoundPlan::barrier,
                &BoundPlan::fail,
                &impl,
-               &BoundPlan::take};
+               &BoundPlan::take,
+               &BoundPlan::take_near};
   for (size_t n = 0; n < steps_.size(); ++n) {
     const Step& step = steps_[n];
     const int participants = std::min(step.tasks, n_threads);
     const int64_t began = nanoseconds_ && thread == 0 ? now_ns() : 0;
     // No thread takes numbers of the next node yet: a barrier comes first, or this thread runs it.
     if (thread == 0) taken_[(n + 1) & 1].store(0, std::memory_order_relaxed);
+    parts_[static_cast<size_t>(thread)].taken[(n + 1) & 1].store(0, std::memory_order_relaxed);
     // Only nodes of one thread, without a barrier behind them, follow a failure before the next
     // barrier, where all threads return; so leaving them out skips no barrier.
     const bool alive = failed_.load(std::memory_order_acquire) >= static_cast<int64_t>(n);
     if (thread < participants && alive) {
       impl.step = static_cast<int64_t>(n);
       impl.participants = exec.n_threads = participants;
+      impl.whose = thread;
+      ahead.aim(step.next);
       step.kernel->run(&step.view, &exec);
     }
-    if (step.sync) between_.wait(n_threads);
+    if (step.sync && n_threads > 1) {
+      ahead.aim(n + 1 < steps_.size() ? steps_[n + 1].next : nullptr);
+      all_.wait(thread, n_threads, [&] { return ahead.step(); });
+    }
     if (nanoseconds_ && thread == 0) (*nanoseconds_)[n] = now_ns() - began;
     // A failure of a later node, seen early by a slow thread, must not stop it before the others.
     if (step.sync && failed_.load(std::memory_order_acquire) <= static_cast<int64_t>(n)) return;

@@ -8,8 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "meeting.hpp"
 #include "riverrun.h"
 #include "thread_pool.hpp"
+#include "weights_ahead.hpp"
 
 namespace riverrun {
 
@@ -64,6 +66,7 @@ class Plan {
   const std::vector<PlanNode>& nodes() const { return nodes_; }
   size_t workspace_bytes() const { return workspace_bytes_; }
   int32_t tasks(size_t node) const { return tasks_[node]; }
+  int max_threads() const { return max_threads_; }
   // For each node its inputs and then its outputs, in these buffers; absent ones have no data.
   // Throws std::invalid_argument when there is not one buffer each, or one or the workspace is
   // shorter than it must be.
@@ -77,6 +80,7 @@ class Plan {
   std::vector<int64_t> needed_;
   std::vector<int32_t> tasks_;
   size_t workspace_bytes_ = 0;
+  int max_threads_;
 };
 
 class BoundPlan {
@@ -94,18 +98,28 @@ class BoundPlan {
     const rr_kernel* kernel;
     int32_t tasks;
     bool rowwise, sync;
+    WeightStream weight;                 // that it multiplies by
+    const WeightStream* next = nullptr;  // of the first node from this one on that has one
+  };
+  // How many pieces of a thread's own part of a node, and of the next one, in turn, are taken.
+  struct alignas(2 * 64) Part {
+    std::atomic<int64_t> taken[2] = {};
   };
   static void job(void* self, int thread, int n_threads);
   static void barrier(const rr_exec* exec);
   static void fail(const rr_exec* exec, const char* message);
   static int64_t take(const rr_exec* exec);
+  static int64_t take_near(const rr_exec* exec, int64_t n);
+  void look_ahead(const std::vector<Buffer>& buffers);
   void run_thread(int thread, int n_threads);
 
   std::shared_ptr<const Plan> plan_;
   std::vector<std::vector<rr_tensor>> tensors_;
   std::vector<Step> steps_;
   std::pair<void*, int64_t> workspace_;
-  Barrier between_, inside_;
+  Meeting all_;
+  Barrier some_;  // of the threads of a node that does not use all
+  std::vector<Part> parts_;
   // Handed-out numbers of a node and of the next one, in turn.
   alignas(64) std::atomic<int64_t> taken_[2] = {};
   std::mutex message_lock_;

@@ -25,6 +25,8 @@ class Signal {
   uint32_t value() const { return value_.load(std::memory_order_acquire); }
   // Sets another value and wakes those who wait. What was written before is seen after wait().
   void set(uint32_t value);
+  // Back to 0, for nobody who waits.
+  void clear() { value_.store(0, std::memory_order_relaxed); }
   // Returns once the value is not `seen`.
   void wait(uint32_t seen);
   // How long the calling thread has slept in waits, of all signals.

@@ -15,5 +15,5 @@ void run_geglu(const rr_node* node, const rr_exec* exec) {
 
 }  // namespace
 
-RR_KERNEL(swiglu, RR_ROW_EXACT, "swiglu", all_f32, nullptr, elementwise_tasks, run_swiglu)
-RR_KERNEL(geglu, RR_ROW_EXACT, "geglu", all_f32, nullptr, elementwise_tasks, run_geglu)
+RR_KERNEL(swiglu, RR_ROW_EXACT, "swiglu", all_f32, nullptr, activation_tasks, run_swiglu)
+RR_KERNEL(geglu, RR_ROW_EXACT, "geglu", all_f32, nullptr, activation_tasks, run_geglu)

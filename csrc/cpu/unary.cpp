@@ -36,20 +36,23 @@ vec turn_vec(vec x) {
 
 }  // namespace
 
-#define RR_UNARY(name, expression)                            \
+#define RR_MAP(name, expression, tasks)                       \
   namespace {                                                 \
   void run_##name(const rr_node* node, const rr_exec* exec) { \
     map_unary(node, exec, [](vec x) { return expression; });  \
   }                                                           \
   }                                                           \
-  RR_KERNEL(kernel_##name, RR_ROW_EXACT, #name, all_f32, nullptr, elementwise_tasks, run_##name)
+  RR_KERNEL(kernel_##name, RR_ROW_EXACT, #name, all_f32, nullptr, tasks, run_##name)
 
-RR_UNARY(silu, silu_vec(x))
-RR_UNARY(gelu, gelu_vec(x))
-RR_UNARY(gelu_erf, gelu_erf_vec(x))
-RR_UNARY(sigmoid, sigmoid_vec(x))
-RR_UNARY(softplus, softplus_vec(x))
-RR_UNARY(tanh, tanh_vec(x))
+#define RR_UNARY(name, expression) RR_MAP(name, expression, elementwise_tasks)
+#define RR_ACTIVATION(name, expression) RR_MAP(name, expression, activation_tasks)
+
+RR_ACTIVATION(silu, silu_vec(x))
+RR_ACTIVATION(gelu, gelu_vec(x))
+RR_ACTIVATION(gelu_erf, gelu_erf_vec(x))
+RR_ACTIVATION(sigmoid, sigmoid_vec(x))
+RR_ACTIVATION(softplus, softplus_vec(x))
+RR_ACTIVATION(tanh, tanh_vec(x))
 RR_UNARY(exp, exp_vec(x))
 RR_UNARY(log, log_vec(x))
 RR_UNARY(sin, turn_vec<false>(x))

@@ -12,6 +12,10 @@ int64_t take_nothing(const rr_exec*) {
   return 0;
 }
 
+int64_t take_none(const rr_exec*, int64_t n) {
+  return n;
+}
+
 // Bytes from a tensor's start within which all of its elements begin; a little more for their ends.
 int64_t span_bytes(const rr_tensor& t) {
   int64_t last = 0;
@@ -102,7 +106,8 @@ void BoundCuda::launch(size_t n, cudaStream_t on, bool alone) {
                      &meet_nobody,
                      &BoundCuda::fail,
                      static_cast<CudaExec*>(&own),
-                     &take_nothing};
+                     &take_nothing,
+                     &take_none};
   const PlanNode& node = plan_->nodes()[n];
   prepared_.used = false;
   node.kernel->run(&views_[n], &exec);

@@ -102,6 +102,10 @@ typedef struct rr_exec {
   void* impl;
   /* 0, 1, 2, ...: each number goes to one of the node's threads, whichever asks first. */
   int64_t (*take)(const struct rr_exec* exec);
+  /* Each of 0 .. n - 1 goes to one of the node's threads: first to each, in order, those of its own
+   * part, the thread-th of n_threads equal ones, and then what others have not come to; n when
+   * none is left. A node asks with one n alone. */
+  int64_t (*take_near)(const struct rr_exec* exec, int64_t n);
 } rr_exec;
 
 enum { RR_ROW_EXACT = 1 };

@@ -17,6 +17,7 @@ from cli import DEVICE, run_cli
 from demo import draft_file
 from paths import DEMO
 from riverrun import _cpu
+from riverrun.backends import open_backend
 from riverrun.backends.base import aligned
 from riverrun.backends.cpu import CpuBackend, instruction_sets
 from riverrun.bench import levels, measure, peers, throughput
@@ -31,9 +32,11 @@ from riverrun.bench.throughput import (
     Workload,
     make_tests,
     session_context,
+    weight_bytes,
 )
 from riverrun.engine import Session
 from riverrun.engine.sequences import Sequences
+from riverrun.graph import Graph
 from riverrun.graph.errors import BackendError
 from rollback_rig import tiny
 
@@ -134,6 +137,17 @@ def test_weight_bytes() -> None:
     # Its table is read as a whole by the head where they are tied, else one row of it.
     wanted += row - (table.data.nbytes if "output.weight" in tensors else 0)
     assert Bench(model, 4).weight_bytes() == wanted
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_weight_bytes_of_experts(n: int) -> None:
+    """Those that n tokens may choose, of which there are no more than all."""
+    g = Graph("experts")
+    experts = g.constant(np.ones((6, 4, 8)), "experts")
+    x, ids = g.input("x", (n, 8)), g.input("ids", (n, 2), "i32")
+    g.output("y", g.mul_mat_id(x, experts, ids))
+    plan = open_backend("cpu").compile(g)
+    assert weight_bytes(plan) == 4 * 4 * 8 * min(6, 2 * n)
 
 
 def test_timed_passes_give_what_a_session_gives() -> None:

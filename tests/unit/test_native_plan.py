@@ -9,10 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import riverrun.models.quant  # noqa: F401
 from one_op import check_refusals
 from riverrun.backends.base import BoundPlan, Pools
 from riverrun.backends.cpu import BoundCpu, CpuBackend
-from riverrun.graph import Graph
+from riverrun.graph import Graph, HostTensor, TensorSpec
+from riverrun.graph.codec import encode
+from riverrun.graph.dtype import dtype
 from riverrun.graph.errors import BackendError
 
 THREADS = (1, 2, 4)
@@ -165,6 +168,42 @@ def test_repeated_runs_are_equal_on_any_number_of_threads() -> None:
             got = bound.outputs["y"].tobytes()
             want = want or got
             assert got == want
+
+
+def products_graph(depth: int = 3, n: int = 2, width: int = 512) -> Graph:
+    """Products that threads share piece by piece, small nodes of one thread between them."""
+    g = Graph("products")
+    x = g.input("x", (n, width))
+    row = g.constant(np.ones(width), "row")
+    made = np.random.default_rng(3)
+    for i in range(depth):
+        kind = TensorSpec((width + 40 * i, width), dtype("q8_0"))
+        raw = encode(kind.dtype, made.standard_normal(kind.shape).astype(np.float32) / 20)
+        w = g.constant(HostTensor(kind, raw.reshape(-1).view(np.uint8)), f"w.{i}")
+        y = g.view(g.mul_mat(x, w), axis=1, start=0, stop=width)
+        x = g.rms_norm(g.add(x, y), row, eps=1e-5)
+    g.output("y", x)
+    return g
+
+
+def test_products_are_equal_on_any_number_of_threads() -> None:
+    x = rng.standard_normal((2, 512)).astype(np.float32)
+    want = b""
+    for threads in (1, 2, 3, 5):
+        bound = bind(backend_of(threads), products_graph())
+        for _ in range(20):
+            bound.inputs["x"][...] = x
+            bound.run()
+            got = bound.outputs["y"].tobytes()
+            want = want or got
+            assert got == want
+
+
+def test_more_threads_than_a_plan_was_made_for() -> None:
+    bound = bind(backend_of(1), wide_graph())
+    bound.pool = backend_of(2).pool
+    with pytest.raises(BackendError, match="fewer threads"):
+        bound.run()
 
 
 def test_small_plans_run_many_times() -> None:
