@@ -30,7 +30,7 @@ help:
 	@echo "make test        install, and run the test suite (ARGS='tests/ops -k rope')"
 	@echo "make test-full   the same with long-running cases and published models of 250 and 100 MB"
 	@echo "make test-asan   every case of every op under sanitizers"
-	@echo "make test-aarch64  the same, compiled for aarch64 and emulated (ARGS='mul_mat rope')"
+	@echo "make test-aarch64  the same, compiled for aarch64 and emulated, products at each level (ARGS='mul_mat rope')"
 	@echo "make test-cuda   install with CUDA kernels, and run the tests that need a card"
 	@echo "make test-emulated  the same tests with the kernels emulated on the processor"
 	@echo "make check       formatting, lints, types, generated files, fast tests"
@@ -64,7 +64,8 @@ test-asan: $(VENV)/.installed $(VENV)/.testing
 	    $(BIN)/pytest -q tests/backends/test_mul_mat_cpu.py -k finite </dev/null ) || exit 1; \
 	done
 
-# Every case of every op with the kernels compiled for another processor, under qemu.
+# Every case of every op with the kernels compiled for another processor, under qemu; products at
+# each level of that.
 test-aarch64: $(VENV)/.installed $(VENV)/.testing
 	VENV=$(CURDIR)/$(VENV) tools/test_aarch64.sh $(ARGS)
 

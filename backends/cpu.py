@@ -19,7 +19,7 @@ from .processors import usable_threads
 T = TypeVar("T")
 ROWS16 = 1  # layout: rows of a weight interleaved by sixteen
 SMALL = 1 << 20  # bytes of a weight that is not left in a mapped file
-LEVELS = ("base", "avx2", "avxvnni", "avx512", "avx512vnni")
+LEVELS = ("base", "avx2", "avxvnni", "avx512", "avx512vnni", "dotprod", "i8mm")
 
 ABI_VERSION: int = _cpu.abi_version
 

@@ -24,4 +24,4 @@ def check_at(isa: str, file: str, chosen: str) -> None:
 
 def integers_only(isa: str) -> bool:
     """Whether a level differs from the one below it in products with blocks of integers alone."""
-    return isa.endswith("vnni")
+    return isa.endswith(("vnni", "dotprod", "i8mm"))

@@ -1,7 +1,10 @@
 #!/bin/sh
 # Compiles the processor's kernels for aarch64 and runs the cases of ops with them, emulated by
-# qemu: `tools/test_aarch64.sh [OP ...]`, all ops by default.
+# qemu, at each level that the emulated processor has: `tools/test_aarch64.sh [OP ...]`. By default
+# all ops run at the lowest level and products, which alone differ, at the others. All levels have
+# to give the same bits.
 #
+# QEMU_CPU names a processor, as `QEMU_CPU=neoverse-n1`, which does not multiply matrices.
 # Needs Debian's g++-aarch64-linux-gnu and qemu-user-static, `dpkg --add-architecture arm64`, and
 # in .venv (or $VENV) a Python of the same version as Debian's.
 set -eu
@@ -39,6 +42,22 @@ PATH="$venv/bin:$PATH" cmake -S . -B "$all/kernels" -G Ninja -DCMAKE_SYSTEM_NAME
 PATH="$venv/bin:$PATH" cmake --build "$all/kernels" --target _cpu
 ln -sfn "$all/kernels/_cpu.so" "$all/tree/riverrun/"
 
-PYTHONPATH=$all/tree:$all/site:$venv/lib/python$version/site-packages:tests \
-  PYTHONDONTWRITEBYTECODE=1 qemu-aarch64-static -L "$all/root" \
-  "$all/root/usr/bin/python$version" tests/run_cases.py "$@"
+PYTHONPATH=$all/tree:$all/site:$venv/lib/python$version/site-packages:tests:tests/backends
+export PYTHONPATH PYTHONDONTWRITEBYTECODE=1
+emulated() {
+  qemu-aarch64-static -L "$all/root" "$all/root/usr/bin/python$version" "$@"
+}
+
+digest='from test_mul_mat_cpu import digest; print(digest())'
+levels=$(emulated -c 'from riverrun.backends.cpu import instruction_sets as f; print(*f())')
+bits=
+for level in $levels; do
+  if [ $# -eq 0 ] && [ "$level" != base ]; then set -- mul_mat mul_mat_id; fi
+  RIVERRUN_ISA=$level emulated tests/run_cases.py "$@"
+  found=$(RIVERRUN_ISA=$level emulated -c "$digest")
+  if [ "$found" != "${bits:=$found}" ]; then
+    echo "$level: products have other bits than at the lowest level" >&2
+    exit 1
+  fi
+done
+echo "$levels: products have the same bits"

@@ -6,6 +6,10 @@
 
 #if defined(__x86_64__) || defined(_M_X64)
 #include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
 #endif
 
 namespace {
@@ -29,6 +33,33 @@ bool has_avx_vnni() {
   __get_cpuid_count(7, 1, &a, &b, &c, &d);
   return (a >> 4 & 1) != 0;
 }
+#elif defined(__aarch64__) && defined(__linux__)
+// Numbers of the kernel's interface, which older headers of the C library lack.
+bool has_dot_products() {
+  return (getauxval(AT_HWCAP) >> 20 & 1) != 0;
+}
+bool has_matrix_products() {
+  return (getauxval(AT_HWCAP2) >> 13 & 1) != 0;
+}
+#elif defined(__aarch64__) && defined(__APPLE__)
+bool has_feature(const char* name) {
+  int value = 0;
+  size_t size = sizeof value;
+  return sysctlbyname(name, &value, &size, nullptr, 0) == 0 && value != 0;
+}
+bool has_dot_products() {
+  return has_feature("hw.optional.arm.FEAT_DotProd");
+}
+bool has_matrix_products() {
+  return has_feature("hw.optional.arm.FEAT_I8MM");
+}
+#elif defined(__aarch64__)
+bool has_dot_products() {
+  return false;
+}
+bool has_matrix_products() {
+  return false;
+}
 #endif
 
 std::vector<std::string> detect_isas() {
@@ -43,6 +74,9 @@ std::vector<std::string> detect_isas() {
   if (avx2 && has_avx_vnni()) found.push_back("avxvnni");
   if (avx512) found.push_back("avx512");
   if (avx512 && __builtin_cpu_supports("avx512vnni")) found.push_back("avx512vnni");
+#elif defined(__aarch64__)
+  if (has_dot_products()) found.push_back("dotprod");
+  if (has_dot_products() && has_matrix_products()) found.push_back("i8mm");
 #endif
   const char* cap = std::getenv("RIVERRUN_ISA");
   if (cap != nullptr) {

@@ -9,6 +9,8 @@
 
 #if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 namespace {
@@ -53,6 +55,13 @@ typedef int32_t i16x32 __attribute__((vector_size(64)));  // 16 lanes of 32 bits
   } x = {a}, y = {b}, z = {c};
   for (int i = 0; i < 2; ++i)
     z.half[i] = (v8)_mm256_fmadd_ps((__m256)x.half[i], (__m256)y.half[i], (__m256)z.half[i]);
+  return z.whole;
+#elif defined(__aarch64__)
+  union {
+    v16 whole;
+    float32x4_t quarter[4];
+  } x = {a}, y = {b}, z = {c};
+  for (int i = 0; i < 4; ++i) z.quarter[i] = vfmaq_f32(z.quarter[i], x.quarter[i], y.quarter[i]);
   return z.whole;
 #else
   return a * b + c;
@@ -155,6 +164,8 @@ inline V exp_lanes(V x, const Fma& fma) {
     return fma16(a, b, c);
 #elif defined(__FMA__)
     return (v16_part)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__aarch64__)
+    return (v16_part)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #else
     return a * b + c;
 #endif

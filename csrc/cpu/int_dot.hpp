@@ -35,7 +35,7 @@ RR_INLINE Floats i_scaled(Ints sum, Floats scale, Floats) {
 // tile goes through its columns in parts.
 #if defined(__AVX512BW__)
 constexpr int kTile = 8, kAtOnce = 8;
-#elif defined(__AVX2__)
+#elif defined(__AVX2__) || defined(__ARM_FEATURE_DOTPROD)
 constexpr int kTile = 8, kAtOnce = 4;
 #else
 constexpr int kTile = 4, kAtOnce = 4;
@@ -76,6 +76,15 @@ constexpr bool kWords = false;
 template <int BITS>
 constexpr int kColumnBytes = kWords<BITS> ? 64 : 32;
 
+// What dots takes off each weight of 8 bits: where both factors are signed, 128 makes it one.
+#if defined(__ARM_FEATURE_DOTPROD) && !defined(__ARM_FEATURE_MATMUL_INT8)
+template <int BITS>
+constexpr int kTakenOff = BITS == 8 ? 128 : 0;
+#else
+template <int BITS>
+constexpr int kTakenOff = 0;
+#endif
+
 // COUNT vectors of weights that were unpacked for all parts of a tile. They lie in memory, whence
 // every part fetches them: the compiler would run out of registers for them.
 template <int COUNT>
@@ -85,7 +94,39 @@ struct Unpacked {
   RR_INLINE Bytes operator()(int i) const { return b_load(at + 64 * i); }
   RR_INLINE Bytes even(int i) const { return b_even(b_load(at + 64 * i)); }
   RR_INLINE Bytes odd(int i) const { return b_odd(b_load(at + 64 * i)); }
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+  RR_INLINE Matrices matrices(int i) const { return b_matrices((*this)(i), (*this)(i + 1)); }
+#endif
 };
+
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+// Whether C columns of a tile or a part meet COUNT vectors of weights as matrices of two by eight.
+// Fewer columns, or sums of fewer values, would not make up for arranging those.
+template <int COUNT, int C>
+constexpr bool kMatrices = COUNT == 8 && C % kAtOnce == 0;
+
+// The same, as matrices.
+template <int COUNT>
+struct UnpackedMatrices {
+  alignas(64) mutable uint8_t at[64 * COUNT];
+  RR_INLINE void fetch() const { asm volatile("" : "+m"(at)); }
+  RR_INLINE Matrices matrices(int i) const {
+    return {b_load(at + 64 * i), b_load(at + 64 * i + 64)};
+  }
+};
+
+template <int COUNT, class Weights>
+RR_INLINE UnpackedMatrices<COUNT> unpack_matrices(const Weights& w) {
+  UnpackedMatrices<COUNT> all;
+#pragma GCC unroll 4
+  for (int i = 0; i < COUNT; i += 2) {
+    const Matrices both = b_matrices(w(i), w(i + 1));
+    b_store(all.at + 64 * i, both.low);
+    b_store(all.at + 64 * i + 64, both.high);
+  }
+  return all;
+}
+#endif
 
 // Weights that lie in memory one byte each: nothing to unpack.
 struct Plain {
@@ -101,6 +142,9 @@ struct Fresh {
   RR_INLINE Bytes operator()(int i) const { return w(i); }
   RR_INLINE Bytes even(int i) const { return b_even(w(i)); }
   RR_INLINE Bytes odd(int i) const { return b_odd(w(i)); }
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+  RR_INLINE Matrices matrices(int i) const { return b_matrices(w(i), w(i + 1)); }
+#endif
 };
 
 // Up to how many columns weights are taken as they are needed: fewer where unpacking them needs
@@ -115,6 +159,10 @@ template <int BITS, int COUNT, int C, class Weights>
 RR_INLINE auto for_tile(const Weights& w) {
   if constexpr (C <= kFreshColumns<Weights>) {
     return Fresh<Weights>{w};
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+  } else if constexpr (kMatrices<COUNT, C>) {
+    return unpack_matrices<COUNT>(w);
+#endif
   } else {
     Unpacked<COUNT> all;
 #pragma GCC unroll 8
@@ -124,9 +172,9 @@ RR_INLINE auto for_tile(const Weights& w) {
 }
 
 // sums[c] = first(c) + sum over i < COUNT, j < 4, in every lane, of w(i).lane[j] * x[4i + j] of
-// column c: columns of x lie kColumnBytes apart. Weights are unsigned and below 2^BITS, activations
-// within -127 .. 127, so that the result is exact on every path. Columns take turns, because an
-// instruction of one column would wait for the one before it.
+// column c, w less kTakenOff: columns of x lie kColumnBytes apart. Weights are unsigned and below
+// 2^BITS, activations within -127 .. 127, so that the result is exact on every path. Columns take
+// turns, because an instruction of one column would wait for the one before it.
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 
 template <int BITS, int COUNT, int C, class Weights, class First>
@@ -196,6 +244,77 @@ RR_INLINE void dots(const Weights& w, const int8_t* x, const First& first, Ints 
   } else {
     dots_bytes<(kRun < COUNT ? kRun : COUNT), COUNT, C>(w, x, first, sums);
   }
+}
+
+#elif defined(__ARM_FEATURE_DOTPROD)
+
+template <int BITS>
+RR_INLINE Bytes less_taken(Bytes w) {
+  return kTakenOff<BITS> == 0 ? w : b_xor(w, b_splat(kTakenOff<BITS>));
+}
+
+// Four vectors of weights meet the four fours of values of one register a column.
+template <int BITS, int COUNT, int C, class Weights, class First>
+RR_INLINE void dots_vectors(const Weights& w, const int8_t* x, const First& first,
+                            Ints (&sums)[C]) {
+#pragma GCC unroll 8
+  for (int c = 0; c < C; ++c) sums[c] = first(c);
+#pragma GCC unroll 2
+  for (int i = 0; i < COUNT; i += 4) {
+    int8x16_t column[C];
+#pragma GCC unroll 8
+    for (int c = 0; c < C; ++c) column[c] = vld1q_s8(x + 32 * c + 4 * i);
+    const auto add = [&](auto four) RR_INLINE_BODY {
+      constexpr int kFour = decltype(four)::kFirst;
+      const Bytes wi = less_taken<BITS>(w(i + kFour));
+#pragma GCC unroll 8
+      for (int c = 0; c < C; ++c) i_add_dots<kFour>(sums[c], wi, column[c]);
+    };
+    add(Part<0, 1>());
+    add(Part<1, 1>());
+    add(Part<2, 1>());
+    add(Part<3, 1>());
+  }
+}
+
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+// The same by matrices: sums of two columns lie beside each other until they are complete.
+template <int COUNT, int C, class Weights, class First>
+RR_INLINE void dots_matrices(const Weights& w, const int8_t* x, const First& first,
+                             Ints (&sums)[C]) {
+  Ints low[C / 2], high[C / 2];  // of rows 0 .. 7 and 8 .. 15
+#pragma GCC unroll 4
+  for (int p = 0; p < C / 2; ++p) low[p] = high[p] = i_beside(first(2 * p), first(2 * p + 1));
+#pragma GCC unroll 2
+  for (int i = 0; i < COUNT; i += 4) {
+    int8x16_t eights[C];
+#pragma GCC unroll 4
+    for (int c = 0; c < C; c += 2)
+      i_eights(x + 32 * c + 4 * i, x + 32 * c + 32 + 4 * i, eights + c);
+#pragma GCC unroll 2
+    for (int j = 0; j < 2; ++j) {
+      const Matrices both = w.matrices(i + 2 * j);
+#pragma GCC unroll 4
+      for (int p = 0; p < C / 2; ++p) {
+        i_add_products(low[p], both.low, eights[2 * p + j]);
+        i_add_products(high[p], both.high, eights[2 * p + j]);
+      }
+    }
+  }
+#pragma GCC unroll 4
+  for (int p = 0; p < C / 2; ++p) i_apart(low[p], high[p], &sums[2 * p], &sums[2 * p + 1]);
+}
+#endif
+
+template <int BITS, int COUNT, int C, class Weights, class First>
+RR_INLINE void dots(const Weights& w, const int8_t* x, const First& first, Ints (&sums)[C]) {
+  w.fetch();
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+  if constexpr (kMatrices<COUNT, C>)
+    return dots_matrices<COUNT>(w, x, first, sums);
+  else
+#endif
+    dots_vectors<BITS, COUNT>(w, x, first, sums);
 }
 
 #elif defined(__SSE2__)

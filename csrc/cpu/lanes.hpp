@@ -280,6 +280,14 @@ RR_INLINE void i_add_dots(Ints& sum, Bytes w, const int8_t* x) {
 }
 #endif
 
+#elif defined(__ARM_FEATURE_DOTPROD)
+
+}  // namespace
+
+#include "lanes_neon.hpp"
+
+namespace {
+
 #else
 
 typedef v16 Floats;

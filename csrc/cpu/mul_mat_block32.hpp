@@ -89,7 +89,9 @@ struct Signed32 {
 
   static int64_t group_bytes(int64_t k) { return scale_table(k / 32) + k / 32 * W::kUnit; }
 
-  static void extras(v4, i4x32 sum, i4x32, i4x32* words) { words[0] = kIntBias - W::kOffset * sum; }
+  static void extras(v4, i4x32 sum, i4x32, i4x32* words) {
+    words[0] = kIntBias - sum * (W::kOffset - kTakenOff<W::kBits>);
+  }
 
   RR_INLINE static Floats scale(const uint8_t* table) { return f_from_f16(table); }
 

@@ -19,7 +19,9 @@ struct Iq4Xs {
 
   static int64_t group_bytes(int64_t k) { return scale_table(k / 256) + k / 256 * kUnit; }
 
-  static void extras(v4, i4x32 sum, i4x32, i4x32* words) { words[0] = kIntBias - kOffset * sum; }
+  static void extras(v4, i4x32 sum, i4x32, i4x32* words) {
+    words[0] = kIntBias - sum * (kOffset - kTakenOff<kBits>);
+  }
 
   static void pack_row(const uint8_t* row, uint8_t* group, int64_t lane, int64_t blocks) {
     uint8_t* unit = group + scale_table(blocks);

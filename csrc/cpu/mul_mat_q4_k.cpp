@@ -23,7 +23,7 @@ struct Q4_K : AffineK<Q4_K> {
   }
 
 // High nibbles may stay where they are, sixteenfold, if 16 * 15 * 127 * 2 does not overflow.
-#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__) || defined(__ARM_FEATURE_MATMUL_INT8)
   static constexpr float kHighScale = 1.0f / 16;
   RR_INLINE static Bytes high(const uint8_t* codes, int i) {
     return b_and(b_load(codes + 64 * i), b_splat(0xf0));

@@ -114,7 +114,7 @@ typedef struct rr_kernel {
   uint32_t struct_size;
   uint32_t flags;
   const char* op;
-  const char* isa;   /* "base", "avx2", "avxvnni", "avx512", "avx512vnni" */
+  const char* isa;   /* "base", "avx2", "avxvnni", "avx512", "avx512vnni", "dotprod", "i8mm" */
   const char* bound; /* where RR_ROW_EXACT is not set: by how much rows may differ */
   int32_t priority;
   /* 1: takes the node, and is right on it. 0: why says the reason. No side effect; data is null.

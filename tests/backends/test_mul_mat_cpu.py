@@ -299,9 +299,13 @@ def digest_at(isa: str) -> str:
     return subprocess.check_output(command, env=environment, text=True, timeout=600)
 
 
-@pytest.mark.parametrize("isa", instruction_sets()[2:])
+# The levels with fused multiply-add: on x86-64 all but the lowest.
+FUSED = instruction_sets()[1 if "avx2" in instruction_sets() else 0 :]
+
+
+@pytest.mark.parametrize("isa", FUSED[1:])
 def test_levels_with_fused_multiply_add_give_the_same_bits(isa: str) -> None:
-    assert digest_at(isa) == digest_at("avx2")
+    assert digest_at(isa) == digest_at(FUSED[0])
 
 
 @pytest.mark.parametrize("isa", instruction_sets()[:-1])

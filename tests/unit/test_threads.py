@@ -224,13 +224,21 @@ def test_an_unknown_instruction_set_level_is_refused(monkeypatch: pytest.MonkeyP
         CpuBackend(1)
 
 
-@pytest.mark.parametrize("levels", [["base"], ["base", "avx2"]])
+@pytest.mark.parametrize(
+    "levels, asked",
+    [
+        (["base"], "avx512"),
+        (["base", "avx2"], "avx512"),
+        (["base", "avx2"], "dotprod"),
+        (["base", "dotprod"], "i8mm"),
+    ],
+)
 def test_a_level_that_the_processor_lacks_is_reported(
-    monkeypatch: pytest.MonkeyPatch, levels: list[str]
+    monkeypatch: pytest.MonkeyPatch, levels: list[str], asked: str
 ) -> None:
     monkeypatch.setattr(cpu._cpu, "isas", lambda: levels)
-    monkeypatch.setenv("RIVERRUN_ISA", "avx512")
-    want = f"asks for avx512 kernels, which this processor lacks; {levels[-1]} ones are used"
+    monkeypatch.setenv("RIVERRUN_ISA", asked)
+    want = f"asks for {asked} kernels, which this processor lacks; {levels[-1]} ones are used"
     with pytest.warns(UserWarning, match=want):
         CpuBackend(1)
 
