@@ -26,19 +26,27 @@ struct Unscaled {
   __device__ void operator()(float4&, int) const {}
 };
 
-// Rows as a tensor has them. Like every source of halve_slabs: `load` gives a lane its four values
-// of row `row` from value `at` on, of 128 that its warp has together; `scale_of`, what is done to
-// them then, given all of the block's by `each`.
+// What a lane's four values are made of.
+struct Fetched {
+  float4 first, second;
+};
+
+// Rows as a tensor has them. Like every source of halve_slabs: `fetch` reads what a lane's four
+// values of row `row` from value `at` on are made of, and computes nothing, so that nothing waits
+// before all is asked for; `make` makes them, of 128 that its warp has together; `scale_of`, what
+// is done to them then, given all of the block's by `each`.
 struct TensorSource {
   const float* x;
   int64_t x_row;
   bool vector;  // rows begin at multiples of 16 bytes
 
-  __device__ float4 load(int row, int at) const {
+  __device__ void fetch(int row, int at, Fetched& to) const {
     const float* from = x + row * x_row + at;
-    if (vector) return *reinterpret_cast<const float4*>(from);
-    return make_float4(from[0], from[1], from[2], from[3]);
+    to.first = vector ? *reinterpret_cast<const float4*>(from)
+                      : make_float4(from[0], from[1], from[2], from[3]);
   }
+
+  __device__ float4 make(int, const Fetched& from) const { return from.first; }
 
   template <int threads, class Each>
   __device__ Unscaled scale_of(int, const Each&) const {
@@ -61,6 +69,11 @@ __global__ void __launch_bounds__(threads)
   const auto place = [&](int block, int half) {
     return block * kHalvesBlock + half * kHalvesBlock / 2 + 4 * lane;
   };
+  const auto read = [&](int block, int half) {
+    Fetched from = {};
+    source.fetch(row, place(block, half), from);
+    return source.make(place(block, half), from);
+  };
   float4 kept[kHalvesKept][2];  // blocks of the warp; those beyond are read again
   const auto each = [&](const auto& take) {
 #pragma unroll
@@ -71,17 +84,23 @@ __global__ void __launch_bounds__(threads)
     for (int block = warp + kHalvesKept * kWarps; block < blocks; block += kWarps)
       for (int half = 0; half < 2; ++half) {
         const int at = place(block, half);
-        float4 v = source.load(row, at);
+        float4 v = read(block, half);
         take(v, at);
       }
   };
+  Fetched fetched[kHalvesKept][2] = {};
 #pragma unroll
   for (int i = 0; i < kHalvesKept; ++i)
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int block = warp + i * kWarps;
-      kept[i][half] = block < blocks ? source.load(row, place(block, half)) : float4{};
-    }
+    for (int half = 0; half < 2; ++half)
+      if (warp + i * kWarps < blocks)
+        source.fetch(row, place(warp + i * kWarps, half), fetched[i][half]);
+#pragma unroll
+  for (int i = 0; i < kHalvesKept; ++i)
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      if (warp + i * kWarps < blocks)
+        kept[i][half] = source.make(place(warp + i * kWarps, half), fetched[i][half]);
   const auto scale = source.template scale_of<threads>(k, each);
   unsigned size = 0;
   each([&](float4& v, int at) {
@@ -118,7 +137,7 @@ __global__ void __launch_bounds__(threads)
   for (int block = warp + kHalvesKept * kWarps; block < blocks; block += kWarps) {
     float4 v[2];
     for (int half = 0; half < 2; ++half) {
-      v[half] = source.load(row, place(block, half));
+      v[half] = read(block, half);
       scale(v[half], place(block, half));
     }
     write(block, v[0], v[1]);
