@@ -81,9 +81,8 @@ void launch_weights(const rr_node* node, const rr_exec* exec, uint32_t first, co
   int64_t columns[kMostInputs] = {};
   for (uint32_t i = first + 1; i < node->n_inputs; ++i)
     columns[i] = columns[i - 1] + node->inputs[i - 1].shape[0];
-  const int64_t y_row = y.shape[0] > 1 ? y.strides[0] / 4 : y.shape[1];
   each_launch(node, first, [&](const PromptKernels& kernels, const uint32_t* inputs, int count) {
-    PromptProducts of = {x, {}, count, y_row};
+    PromptProducts of = {x, {}, count, row_step(y)};
     for (int i = 0; i < count; ++i)
       of.products[i] = {&node->inputs[inputs[i]], data<float>(y) + columns[inputs[i]]};
     kernels.launch(exec, of);

@@ -16,8 +16,7 @@ template <uint32_t dtype, bool gated>
 ChosenTiles<gated> chosen_tiles(const ChosenTable& table, const PromptJob<ChosenTiles<gated>>& job,
                                 bool rows_alike) {
   return {table.number, table.groups, rows_alike ? nullptr : table.order,
-          static_cast<int>(blocks_for(job.weights[0].m, kPromptRows)),
-          static_cast<int>(slab_columns<dtype>(job.k) / Chunk<dtype>::values)};
+          static_cast<int>(blocks_for(job.weights[0].m, kPromptRows)), prompt_chunks<dtype>(job.k)};
 }
 
 template <uint32_t dtype>

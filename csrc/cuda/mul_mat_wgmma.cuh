@@ -167,12 +167,12 @@ __global__ void __launch_bounds__(kFoursApart)
 // The operands of a unit's products, and of those of the unit that is decoded while they run.
 using Operands = unsigned[2][4][4];
 
-template <class Rows, int width>
+template <uint32_t dtype, int width>
 __device__ inline void multiply_unit(float (&sums)[width / 2], const unsigned (&a)[4][4],
                                      uint64_t x) {
 #pragma unroll
   for (int s = 0; s < 4; ++s) {
-    if constexpr (Rows::kHalves)
+    if constexpr (kInHalves<dtype>)
       wgmma_f16<width>(sums, a[s], operand_behind(x, 32 * s));
     else
       wgmma_bf16<width>(sums, a[s], operand_behind(x, 32 * s));
@@ -202,8 +202,7 @@ __device__ inline void multiply_prompt_tile(const PromptJob<Tiles>& job, const P
       barrier_wait(memory.full + ring.stage, ring.parity);
       hold(a[u % 2]);
       wgmma_begin();
-      multiply_unit<RowsOf<dtype, Tiles>, width>(sums, a[u % 2],
-                                                 operand_behind(x, ring.stage * kPromptStage));
+      multiply_unit<dtype, width>(sums, a[u % 2], operand_behind(x, ring.stage * kPromptStage));
       wgmma_commit();
       wgmma_wait<1>();
       hold(a[(u + 1) % 2]);
@@ -271,6 +270,11 @@ constexpr int kSlabForm = 32, kSplitSlabForm = 40, kHalfSlabForm = 48;
 template <uint32_t dtype>
 int64_t slab_columns(int64_t k) {
   return blocks_for(k, Chunk<dtype>::values) * Chunk<dtype>::values;
+}
+
+template <uint32_t dtype>
+int prompt_chunks(int64_t k) {
+  return static_cast<int>(slab_columns<dtype>(k) / Chunk<dtype>::values);
 }
 
 // Bytes of all slabs.
@@ -363,7 +367,7 @@ inline int64_t piece_bytes(const PromptTiles& tiles, int64_t takers) {
 // Tiles of `down` times 128 rows of weights with n rows of k columns.
 template <uint32_t dtype>
 PromptTiles tiles_of(int64_t down, int64_t n, int64_t k, int64_t takers) {
-  const int64_t chunks = slab_columns<dtype>(k) / Chunk<dtype>::values;
+  const int chunks = prompt_chunks<dtype>(k);
   const auto split = riverrun::split_prompt(down, chunks, 256 / Chunk<dtype>::values, takers);
   return cut_tiles(down, split, chunks, n, takers);
 }

@@ -168,8 +168,6 @@ class HalfRows : public PromptRows<dtype, Tiles> {
   using Of = std::conditional_t<Tiles::kInPieces, PieceHalves<dtype>, Halves<dtype>>;
 
  public:
-  static constexpr bool kHalves = true;
-
   __device__ HalfRows(const PromptJob<Tiles>& job, unsigned char* shared)
       : Base(job, shared), next_(job.tiles.first()) {
     find_next();

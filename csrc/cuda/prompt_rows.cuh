@@ -165,8 +165,6 @@ struct PieceCodes<RR_Q8_0> {
 // Decoded to bf16, with x in bf16: of any type.
 template <uint32_t dtype, class Tiles>
 struct Bf16Rows : PromptRows<dtype, Tiles> {
-  static constexpr bool kHalves = false;  // what is multiplied is f16
-
   using PromptRows<dtype, Tiles>::PromptRows;
 
   // Operands of unit u of the chunk.
@@ -190,15 +188,12 @@ struct Bf16Rows : PromptRows<dtype, Tiles> {
         a[s][j + 2] = there ? b[1] : 0;
       }
   }
-
-  __device__ float factor(int) const { return 1.0f; }
 };
 
 // Weights of bf16, with x in two parts, whose sum is nearly exact: each unit is multiplied twice.
 // Rows are multiples of 16 values long, so that they begin at multiples of 32 bytes, as tensors do.
 template <class Tiles>
 struct PlainRows : PromptRows<RR_BF16, Tiles> {
-  static constexpr bool kHalves = false;
   static constexpr int kParts = 2;
 
   using PromptRows<RR_BF16, Tiles>::PromptRows;
@@ -216,8 +211,6 @@ struct PlainRows : PromptRows<RR_BF16, Tiles> {
         a[s][j + 2] = there ? four.y : 0;
       }
   }
-
-  __device__ float factor(int) const { return 1.0f; }
 };
 
 }  // namespace
