@@ -6,17 +6,10 @@
 
 namespace {
 
-constexpr int kMemory = 7;  // of the inputs, the first that is no operand of a token or a weight
-
 int supports(const rr_node* node, char* why, size_t size) {
   const rr_tensor* in = node->inputs;
-  for (int i = 3; i < 5; ++i)
-    if (in[i].dtype != RR_F32 || in[i].rank != 2 || !dense_tail(in[i], 1))
-      return refuse(why, size, "alpha and beta need dense f32 rows");
-  for (int i = 5; i < kMemory; ++i)
-    if (in[i].dtype != RR_F32 || in[i].layout != RR_LAYOUT_PLAIN || !dense(in[i]))
-      return refuse(why, size, "dt and a need to be dense f32");
-  return supports_operands(in, in + kMemory, why, size);
+  if (!supports_mix_operands(in, why, size)) return 0;
+  return supports_operands(in, in + kMixOperands, why, size);
 }
 
 // rule: with alpha as g. at_once: all blocks run at the same time.
@@ -155,7 +148,7 @@ void launch_128(const rr_exec* exec, const Mix& mix) {
 
 void run(const rr_node* node, const rr_exec* exec) {
   const EuclideanLength length = {true, attr_float(node, "eps", 0.0)};
-  const Mix mix = {read_task(node, exec, kMemory), data<const float>(node->inputs[5]),
+  const Mix mix = {read_task(node, exec, kMixOperands), data<const float>(node->inputs[5]),
                    data<const float>(node->inputs[6]), length, false};
   const int size = mix.rule.size;
   if (size <= 32)

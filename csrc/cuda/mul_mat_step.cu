@@ -79,12 +79,11 @@ size_t workspace_step(const rr_node* node, int32_t) {
 void run_step(const rr_node* node, const rr_exec* exec) {
   const rr_tensor &x = node->inputs[0], &w = node->inputs[1], &y = node->outputs[0];
   if (numel(y) == 0) return;
-  const int64_t n = n_rows(x), k = w.shape[1], warps = n * (k / kStepBlock);
+  const int64_t n = n_rows(x), k = w.shape[1];
   auto* prepared = static_cast<unsigned char*>(exec->workspace);
+  const StepRows rows = {prepared, n, k / kStepBlock};
   if (!is_prepared(exec, x, kStepForm))
-    RR_LAUNCH(exec, prepare_step_x,
-              dim3(static_cast<unsigned>(blocks_for(warps, kStepXThreads / kWarp))), kStepXThreads,
-              0, rows_of(x), StepRows{prepared, n, k / kStepBlock});
+    RR_LAUNCH(exec, prepare_step_x, block_grid(rows), kRowOfThreads, 0, rows_of(x), rows);
   const riverrun::StepProduct product = {&w, data<float>(y), step_row_values(y)};
   riverrun::launch_step_products(exec, &product, 1, {prepared, n, k, false, 0.0});
 }

@@ -171,7 +171,7 @@ struct StepFactors {
       const int first = (first_tile + n) * kStepRows;
       if (!squares || first >= job.n) continue;
       of[n] = tile_factor(squares + int64_t{first} * job.blocks, min(job.n - first, kStepRows),
-                          job.blocks, {int64_t{job.blocks} * kStepBlock, job.eps});
+                          job.blocks, {job.blocks * kStepBlock, job.eps});
     }
   }
 };
@@ -304,6 +304,13 @@ struct StepBlock {
     return reinterpret_cast<unsigned*>(barriers + 1 + kStepWarps * kMostStages);
   }
 
+  // Where sums of pieces lay, which are added up.
+  __device__ RowScratch& scratch() const {
+    static_assert(Shape::threads == kRowOfThreads, "a thread for each value");
+    static_assert(Shape::sums >= static_cast<int>(sizeof(RowScratch)), "beside x");
+    return *reinterpret_cast<RowScratch*>(dynamic_shared() + job.own_x);
+  }
+
   // The first address from here on that bulk copies to shared memory are fast at.
   __device__ static unsigned char* apart(unsigned char* at) {
     return at + (-reinterpret_cast<uintptr_t>(at) & (kCopiesApart - 1));
@@ -354,8 +361,7 @@ __global__ void __launch_bounds__(Shape::threads, 1) multiply_step(StepJob job) 
     const bool done[] = {
         (w.dtype == dtypes && (block.template multiply<StepCodes<dtypes>>(w, share), true))...};
     static_cast<void>(done);
-    if (job.ending.kind != StepEnding::kNone)
-      end_step_products(job.ending, first, rows, block.complete());
+    if (job.ending.x) end_step_products(job.ending, first, rows, block.complete(), block.scratch());
   }
   if (!block.begun) await_grid();
 }

@@ -6,23 +6,24 @@
 namespace {
 
 struct NormInput {
-  Rows x, delta;  // delta.data: null for none
-  float* sum;     // rows of K, with delta
+  const float *x, *delta;    // delta: null for none
+  int64_t x_row, delta_row;  // floats from row to row
+  float* sum;                // rows of K, with delta
   const float* weight;
   StepRows out;
 };
 
-__global__ void __launch_bounds__(kFusedThreads) norm_step_x(NormInput in) {
+__global__ void __launch_bounds__(kRowOfThreads) norm_step_x(const __grid_constant__ NormInput in) {
+  __shared__ RowScratch scratch;
+  const int64_t row = blockIdx.x;
+  NormRow from = {in.x + row * in.x_row, nullptr, nullptr, in.weight};
+  if (in.delta) {
+    from.delta = in.delta + row * in.delta_row;
+    from.sum = in.sum + row * in.out.blocks * kStepBlock;
+  }
   release_short_grid();
   await_grid();
-  OwnBlock own;
-  if (!own.find(in.out)) return;
-  NormRow from = {row_at<const float>(in.x, own.row), nullptr, nullptr, in.weight};
-  if (in.delta.data) {
-    from.delta = row_at<const float>(in.delta, own.row);
-    from.sum = in.sum + own.row * in.out.blocks * kStepBlock;
-  }
-  write_norm_block(from, in.out, own.row, own.block);
+  write_norm_block(from, in.out, row, blockIdx.y, scratch);
 }
 
 int supports_mul_mats(const rr_node* node, char* why, size_t size) {
@@ -33,9 +34,7 @@ int supports_mul_mats(const rr_node* node, char* why, size_t size) {
 void run_mul_mats(const rr_node* node, const rr_exec* exec) {
   if (numel(node->outputs[0]) == 0) return;
   const StepRows to = own_step_rows(node, exec);
-  RR_LAUNCH(exec, prepare_step_x,
-            dim3(static_cast<unsigned>(blocks_for(to.rows * to.blocks, kStepXThreads / kWarp))),
-            kStepXThreads, 0, rows_of(node->inputs[0]), to);
+  RR_LAUNCH(exec, prepare_step_x, block_grid(to), kRowOfThreads, 0, rows_of(node->inputs[0]), to);
   launch_products(node, exec, 1, to.x, false);
 }
 
@@ -58,14 +57,17 @@ void run_norm(const rr_node* node, const rr_exec* exec) {
   if (const unsigned char* made = riverrun::ended_for(exec, node))
     return launch_products(node, exec, first, made, true);
   NormInput in = {};
-  in.x = rows_of(x);
+  in.x = data<const float>(x);
+  in.x_row = x.strides[0] / static_cast<int64_t>(sizeof(float));
   if (added) {
-    in.delta = rows_of(node->inputs[1]);
+    const rr_tensor& delta = node->inputs[1];
+    in.delta = data<const float>(delta);
+    in.delta_row = delta.strides[0] / static_cast<int64_t>(sizeof(float));
     in.sum = data<float>(node->outputs[1]);
   }
   in.weight = data<const float>(node->inputs[added ? 2 : 1]);
   in.out = own_step_rows(node, exec);
-  RR_LAUNCH(exec, norm_step_x, block_grid(in.out), kFusedThreads, 0, in);
+  RR_LAUNCH(exec, norm_step_x, block_grid(in.out), kRowOfThreads, 0, in);
   if (numel(y) > 0) launch_products(node, exec, first, in.out.x, true);
 }
 

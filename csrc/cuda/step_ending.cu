@@ -1,6 +1,6 @@
-// What the launch of a step's products ends with: the row that the next node multiplies.
+// What the launch of a step's products ends with: the row that the next node normalises and
+// multiplies.
 #include "counters.cuh"
-#include "fused_inputs.cuh"
 #include "fused_products.cuh"
 
 namespace {
@@ -19,43 +19,28 @@ bool is_product(const rr_tensor& t, const StepProduct& of) {
          t.shape[1] == of.w->shape[0];
 }
 
-// The row of the next node and what is computed of it, but not where it goes; kNone for a node that
-// begins with anything else.
-StepEnding beginning(const rr_node& next, const StepProduct* products, int count) {
-  StepEnding ending = {};
-  const rr_tensor* in = next.inputs;
-  if (count == 1 && strcmp(next.op, "add_norm_mul_mats") == 0 && is_product(in[1], *products)) {
-    ending.kind = StepEnding::kAddNorm;
-    ending.sum = data<float>(next.outputs[1]);
-    ending.weight = data<const float>(in[2]);
-  } else if (count == 2 && strcmp(next.op, "glu_mul_mat") == 0 && is_product(in[0], products[0]) &&
-             is_product(in[1], products[1])) {
-    ending.kind = StepEnding::kGlu;
-    ending.act = static_cast<int>(act_of(&next));
-  }
-  ending.first = data<const float>(in[0]), ending.second = data<const float>(in[1]);
-  return ending;
-}
-
 }  // namespace
 
 StepEnding riverrun::next_ending(const rr_exec* exec, const StepProduct* products, int count,
                                  const StepInput& x) {
   const rr_node* next = cuda(exec).next;
-  if (!next || x.n != 1 || next->n_inputs < 2) return {};
-  StepEnding ending = beginning(*next, products, count);
-  const int64_t k = fused_width(next), blocks = k / kStepBlock;
-  if (ending.kind == StepEnding::kNone || blocks < kLeastBlocks || blocks > kCounters ||
-      numel(next->outputs[0]) == 0)
+  if (!next || x.n != 1 || count != 1 || strcmp(next->op, "add_norm_mul_mats") != 0 ||
+      !is_product(next->inputs[1], *products))
     return {};
+  const int64_t k = fused_width(next), blocks = k / kStepBlock;
+  if (blocks < kLeastBlocks || blocks > kCounters || numel(next->outputs[0]) == 0) return {};
   const auto half = static_cast<int64_t>(exec->workspace_bytes / 2 / kHalvesDivide * kHalvesDivide);
   if (step_x_bytes(x.n, x.k) + step_squares_bytes(x.n, x.k) > half) return {};
   if (step_x_bytes(x.n, k) + step_squares_bytes(x.n, k) > half) return {};
   auto* begin = static_cast<unsigned char*>(exec->workspace);
-  ending.x = x.x < begin + half ? begin + half : begin;
-  ending.blocks = static_cast<int>(blocks);
-  ending.arrivals = static_cast<unsigned>(count * kStepBlock);
-  ending.counters = counters(exec);
+  const rr_tensor* in = next->inputs;
+  const StepEnding ending = {data<const float>(in[0]),
+                             data<const float>(in[1]),
+                             data<float>(next->outputs[1]),
+                             data<const float>(in[2]),
+                             x.x < begin + half ? begin + half : begin,
+                             static_cast<int>(blocks),
+                             counters(exec)};
   *cuda(exec).ended = {next, ending.x};
   return ending;
 }

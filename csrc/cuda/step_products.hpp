@@ -35,17 +35,14 @@ struct StepInput {
 void launch_step_products(const rr_exec* exec, const StepProduct* products, int count,
                           const StepInput& x);
 
-// What the last blocks of a launch with a single row of x make of its products: 256 values of the
-// next node's row, as soon as all products that they are made of are there.
+// What the last blocks of a launch with a single row of x make of its products, delta: 256 values
+// of the next node's row, which is the norm of x + delta, as soon as all of them are there.
 struct StepEnding {
-  enum Kind { kNone, kAddNorm, kGlu } kind;
-  const float *first, *second;  // x and delta, or gate and up
-  float* sum;                   // of x and delta
-  const float* weight;          // of the norm
-  int act;                      // of the gate
-  unsigned char* x;             // where the row goes
-  int blocks;                   // of 256 values in it
-  unsigned arrivals;            // products that 256 values are made of
+  const float *x_row, *delta;
+  float* sum;           // of both
+  const float* weight;  // of the norm
+  unsigned char* x;     // where the row goes, null where there is none
+  int blocks;           // of 256 values in it
   unsigned* counters;
 };
 

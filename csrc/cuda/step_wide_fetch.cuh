@@ -88,7 +88,7 @@ __device__ inline void find_factors(const StepJob& job, const WideMemory& memory
     float factor = 1.0f;
     if (job.squares && first < job.n)
       factor = tile_factor(job.squares + int64_t{first} * job.blocks, min(job.n - first, 4),
-                           job.blocks, {int64_t{job.blocks} * kStepBlock, job.eps});
+                           job.blocks, {job.blocks * kStepBlock, job.eps});
     if (lane < 4) memory.factors[lane * (rows / 4) + warp] = factor;
   }
 }

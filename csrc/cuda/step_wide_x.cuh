@@ -25,42 +25,33 @@ struct WideRecord {
   }
 };
 
-// Four integers of up to 8192 as lower bytes from -64 to 63 and upper bytes of units of 128.
+// An integer of up to 8192 as a lower byte from -64 to 63 and an upper one of units of 128.
 struct TwoBytes {
-  unsigned low = 0, high = 0;
+  int low, high;
 
-  __device__ void set(int i, int value) {
-    const int lower = ((value + 64) & 127) - 64;
-    low |= (static_cast<unsigned>(lower) & 255u) << 8 * i;
-    high |= (static_cast<unsigned>((value - lower) >> 7) & 255u) << 8 * i;
-  }
+  __device__ explicit TwoBytes(int value)
+      : low(((value + 64) & 127) - 64), high((value - low) >> 7) {}
 };
 
-// Of row `row`, values 256 `block` on, lane l of a warp has the integers 8l on and both halves of
-// the sum of its sub-block.
+// Of row `row`, value threadIdx.x of those from 256 `block` on, and both halves of the sum of the
+// warp's sub-block.
 __device__ inline void write_wide_step_x(unsigned char* x, int64_t blocks, int64_t row,
-                                         int64_t block, const TwoBytes (&words)[2], ushort2 sum,
+                                         int64_t block, const TwoBytes& bytes, ushort2 sum,
                                          float scale) {
   using Record = WideRecord;
-  const int lane = threadIdx.x % kWarp, i = static_cast<int>(row % Record::rows);
+  const unsigned lane = threadIdx.x % kWarp, sub = threadIdx.x / kWarp;
+  const unsigned i = static_cast<unsigned>(row) % Record::rows, piece = sub % 4 * 2 + lane / 16;
   unsigned char* record = x + (row / Record::rows * blocks + block) * Record::bytes;
-  unsigned char* slab = record + lane / 16 * Record::slab + lane % 2 * 8;
-  const int piece = lane % 16 / 2;
-#pragma unroll
-  for (int part = 0; part < 2; ++part) {
-    const int column = 2 * i + part;
-    *reinterpret_cast<uint2*>(slab + column * 128 + (piece ^ column % 8) * 16) =
-        part == 0 ? make_uint2(words[0].low, words[1].low)
-                  : make_uint2(words[0].high, words[1].high);
+  unsigned char* slab = record + sub / 4 * Record::slab + lane % 16;
+  slab[2 * i * 128 + (piece ^ 2 * i % 8) * 16] = static_cast<unsigned char>(bytes.low);
+  slab[(2 * i + 1) * 128 + (piece ^ (2 * i + 1) % 8) * 16] = static_cast<unsigned char>(bytes.high);
+  if (lane == 0) {
+    auto* sums = reinterpret_cast<uint16_t*>(record + Record::sums + i * 32 + sub / 2 * 8);
+    sums[sub % 2] = sum.x;
+    sums[2 + sub % 2] = sum.y;
   }
-  if (lane % 4 == 0) {
-    auto* sums = reinterpret_cast<uint16_t*>(record + Record::sums + i * 32 + lane / 8 * 8);
-    sums[lane / 4 % 2] = sum.x;
-    sums[2 + lane / 4 % 2] = sum.y;
-  }
-  if (lane == 0)
-    *reinterpret_cast<float*>(record + Record::scales + (i % 4 * (Record::rows / 4) + i / 4) * 4) =
-        scale;
+  if (threadIdx.x == 0)
+    reinterpret_cast<float*>(record + Record::scales)[i % 4 * (Record::rows / 4) + i / 4] = scale;
 }
 
 }  // namespace

@@ -60,76 +60,64 @@ struct StepRows {
   }
 };
 
-// Row `row`, values 256 `block` to 256 block + 255, of which lane l of a warp has eight from 8l on.
-// All lanes of the warp come here. A NaN or an infinity makes the scale NaN, and with it every
-// product of the row.
-__device__ inline void write_step_x(const StepRows& to, int64_t row, int64_t block,
-                                    const float (&v)[8]) {
-  const int lane = threadIdx.x % kWarp, i = static_cast<int>(row % kStepRows);
-  int most = 0;
-#pragma unroll
-  for (float value : v) most = max(most, __float_as_int(value) & 0x7fffffff);
-#pragma unroll
-  for (int step = 1; step < kWarp; step *= 2)
-    most = max(most, __shfl_xor_sync(kAllLanes, most, step));
-  const bool finite = most < 0x7f800000;
-  const int exponent = finite ? max(most >> 23, 20) - 127 - 12 : 0;
-  const float scale = __int_as_float((127 + exponent) << 23);
-  const float inverse = __int_as_float((127 - exponent) << 23);
-  TwoBytes words[2];
-  int sum = 0;
-#pragma unroll
-  for (int k = 0; k < 8; ++k) {
-    const int value = finite ? __float2int_rn(v[k] * inverse) : 0;
-    words[k / 4].set(k % 4, value);
-    sum += value;
-  }
-  sum += __shfl_xor_sync(kAllLanes, sum, 1);
-  sum += __shfl_xor_sync(kAllLanes, sum, 2);
+// A block of threads makes 256 values of a row, a thread one: with little code, as that comes from
+// memory, too, and every instruction of a launch this short waits for the one before.
+constexpr int kRowOfThreads = kStepBlock, kSubBlocks = kStepBlock / kWarp;
 
+// Shared memory of such a block, a place for each sub-block of 32 values, which a warp has.
+struct __align__(16) RowScratch {
+  unsigned most[kSubBlocks];
+  float squares[kSubBlocks];
+};
+
+// Value threadIdx.x of those from 256 `block` on of row `row`. All threads of the block come here,
+// and meet once. A NaN or an infinity makes the scale NaN, and with it every product of the row.
+__device__ inline void write_step_x(const StepRows& to, int64_t row, int64_t block, float v,
+                                    RowScratch& scratch) {
+  const unsigned lane = threadIdx.x % kWarp, sub = threadIdx.x / kWarp;
+  const unsigned i = static_cast<unsigned>(row) % kStepRows;
+  unsigned most = __reduce_max_sync(kAllLanes, __float_as_uint(v) & 0x7fffffffu);
+  if (lane == 0) scratch.most[sub] = most;
+  __syncthreads();
+#pragma unroll
+  for (unsigned other : scratch.most) most = max(most, other);
+  const bool finite = most < 0x7f800000u;
+  const int exponent = finite ? static_cast<int>(max(most >> 23, 20u)) - 127 - 12 : 0;
+  const float scale = finite ? __int_as_float((127 + exponent) << 23) : NAN;
+  const int value = finite ? __float2int_rn(v * __int_as_float((127 - exponent) << 23)) : 0;
+  const TwoBytes bytes(value);
   const StepRecord of = StepRecord::of(to.rows);
   unsigned char* record = to.x + (row / kStepRows * to.blocks + block) * of.bytes;
-  unsigned char* at =
-      record + lane / 8 * of.quarter + 2 * i * 64 + lane % 2 * 32 + lane % 8 / 2 * 4;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    *reinterpret_cast<unsigned*>(at + 16 * half) = words[half].low;
-    *reinterpret_cast<unsigned*>(at + 16 * half + 64) = words[half].high;
-  }
-  // Both halves together are exact: 18 bits.
-  const float units = static_cast<float>(sum) / kStepSumUnit;
+  unsigned char* at = record + sub / 2 * of.quarter + 2 * i * 64 + lane % 16 / 4 * 16 +
+                      (sub % 2 * 2 + lane / 16) * 4 + lane % 4;
+  at[0] = static_cast<unsigned char>(bytes.low);
+  at[64] = static_cast<unsigned char>(bytes.high);
+  // Both halves of a sum together are exact: 18 bits.
+  const float units = static_cast<float>(__reduce_add_sync(kAllLanes, value)) / kStepSumUnit;
   const uint16_t upper = float_to_half(units);
+  const ushort2 sum = {upper, float_to_half(units - half_to_float(upper))};
+  if (lane == 0) {
+    auto* sums = reinterpret_cast<uint16_t*>(record + of.sums + i * 32 + sub / 2 * 8);
+    sums[sub % 2] = sum.x;
+    sums[2 + sub % 2] = sum.y;
+  }
+  if (threadIdx.x == 0) *reinterpret_cast<float*>(record + of.scales + i * 4) = scale;
   if (WideRecord::serves(to.rows))
     write_wide_step_x(to.x + wide_step_x(to.rows, to.blocks * kStepBlock), to.blocks, row, block,
-                      words, {upper, float_to_half(units - half_to_float(upper))},
-                      finite ? scale : NAN);
-  if (lane % 4 == 0) {
-    auto* sums = reinterpret_cast<uint16_t*>(record + of.sums + i * 32 + lane / 8 * 8);
-    sums[lane / 4 % 2] = upper;
-    sums[2 + lane / 4 % 2] = float_to_half(units - half_to_float(upper));
-  }
-  if (lane == 0) *reinterpret_cast<float*>(record + of.scales + i * 4) = finite ? scale : NAN;
+                      bytes, sum, scale);
 }
 
-constexpr int kStepXThreads = 256;
+// A block of threads for each 256 values of each row.
+[[maybe_unused]] inline dim3 block_grid(const StepRows& of) {
+  return dim3(static_cast<unsigned>(of.rows), static_cast<unsigned>(of.blocks));
+}
 
-// Grid: a warp for each 256 values of each row.
-__global__ void __launch_bounds__(kStepXThreads) prepare_step_x(Rows x, StepRows to) {
+// Grid: block_grid.
+__global__ void __launch_bounds__(kRowOfThreads) prepare_step_x(Rows x, StepRows to) {
+  __shared__ RowScratch scratch;
+  const float* from = row_at<const float>(x, blockIdx.x) + blockIdx.y * kStepBlock;
   enter_grid();
-  const int64_t at = int64_t{blockIdx.x} * (kStepXThreads / kWarp) + threadIdx.x / kWarp;
-  if (at >= to.rows * to.blocks) return;
-  const int64_t row = at / to.blocks, block = at - row * to.blocks;
-  const float* from = row_at<const float>(x, row) + block * kStepBlock + threadIdx.x % kWarp * 8;
-  float v[8];
-  if (reinterpret_cast<uintptr_t>(from) % 16 == 0) {
-    const float4 a = *reinterpret_cast<const float4*>(from);
-    const float4 b = *reinterpret_cast<const float4*>(from + 4);
-    v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
-  } else {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) v[i] = from[i];
-  }
-  write_step_x(to, row, block, v);
+  write_step_x(to, blockIdx.x, blockIdx.y, from[threadIdx.x], scratch);
 }
 
 }  // namespace

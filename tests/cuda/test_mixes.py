@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from cuda_rig import backend, needs_cuda
 from riverrun.backends.harness import Trial, build, execute
+from riverrun.backends.native import FUSE
 from riverrun.bench.op_cases import small_cases
 from riverrun.graph import Graph, Node
 from riverrun.graph.case import BoundCase
@@ -17,6 +18,12 @@ from riverrun.graph.passes.expand import expand
 pytestmark = needs_cuda
 MIXES = ("ssm_conv_silu", "delta_mix", "conv_delta_mix", "attention_prepare")
 CASES = [case for case in small_cases() if case.op.name in MIXES]
+
+
+@pytest.fixture(autouse=True)
+def as_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts are not fused again."""
+    monkeypatch.setenv(FUSE, "0")
 
 
 def keep_none(node: Node) -> bool:
