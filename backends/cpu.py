@@ -134,6 +134,14 @@ class BoundCpu(BoundPlan):
         if failed:
             raise BackendError(failed)
 
+    def repeat(self, runs: int) -> tuple[float, int | None]:
+        """Run so many times in one native call: seconds of all, and the instructions of the calling
+        thread, None where the system does not count them."""
+        failed, nanoseconds, instructions = self.native.repeat(self.pool, 1 << 62, runs)
+        if failed:
+            raise BackendError(failed)
+        return nanoseconds / 1e9, instructions
+
     def profile(self, rows: int | None = None) -> list[tuple[str, int]]:
         """Run once; (op and name, nanoseconds) of every node."""
         failed, times = self.native.profile(self.pool, 1 << 62 if rows is None else rows)
@@ -197,6 +205,15 @@ class CpuBackend(NativeBackend):
     def fma_rate(self) -> float:
         """Operations of multiply-adds on registers at the highest instruction set in use."""
         return _with_threads(lambda: _cpu.fma_rate(self.pool))
+
+    def clock_rate(self) -> float:
+        """Cycles a second of the core that the calling thread is on."""
+        return _cpu.clock_rate()
+
+    def dot_peak(self, wide: bool) -> tuple[str, float]:
+        """The dot instruction of the highest instruction set in use, empty where none is known, and
+        the products a second of one core on registers. wide: for weights of 8 bits."""
+        return _cpu.dot_peak(wide)
 
 
 def _with_threads(start: Callable[[], T]) -> T:

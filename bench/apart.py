@@ -1,7 +1,7 @@
 """Something that is measured in a process of its own, one test at a time.
 
-The process answers each line {"test", "repetitions"} on standard input with a row of results,
-after a line that says it is ready. A process apart keeps another engine's threads, log and aborts
+The process answers each request, a line of JSON on standard input, with a row of results, after a
+line that says it is ready. A process apart keeps another engine's threads, log and aborts
 away from riverrun, and has instruction sets of its own."""
 
 from __future__ import annotations
@@ -64,8 +64,11 @@ class Apart:
 
     def measure(self, test: Workload, repetitions: int) -> Row:
         """A row of results like those of `throughput.Bench.measure`."""
+        return self.ask({"test": asdict(test), "repetitions": repetitions})
+
+    def ask(self, request: object) -> Row:
+        """What it answers. Raises BackendError where the process failed."""
         assert self._process.stdin is not None
-        request = {"test": asdict(test), "repetitions": repetitions}
         try:
             print(json.dumps(request), file=self._process.stdin, flush=True)
         except BrokenPipeError:
@@ -107,9 +110,12 @@ class Apart:
 
 
 def answer(ready: object, measure: Callable[[Workload, int], Row]) -> None:
+    """The loop of such a process that is asked by `Apart.measure`."""
+    serve(ready, lambda asked: measure(Workload(**asked["test"]), asked["repetitions"]))
+
+
+def serve(ready: object, respond: Callable[[Any], Row]) -> None:
     """The loop of such a process."""
     print(json.dumps(ready), flush=True)
     for line in sys.stdin:
-        request = json.loads(line)
-        row = measure(Workload(**request["test"]), request["repetitions"])
-        print(json.dumps(row), flush=True)
+        print(json.dumps(respond(json.loads(line))), flush=True)

@@ -25,8 +25,13 @@ def read_levels(text: str) -> tuple[str, ...]:
 
 def open_level(level: str, path: Path, n_ctx: int, threads: int, load: str = "map") -> Apart:
     """The process of a level. Raises BackendError where it does not use that level."""
-    arguments = (str(path), str(n_ctx), str(threads), load)
-    opened = Apart(f"the level {level}", __name__, arguments, {"RIVERRUN_ISA": level})
+    return at_level(level, __name__, (str(path), str(n_ctx), str(threads), load))
+
+
+def at_level(level: str, module: str, arguments: Sequence[str] = ()) -> Apart:
+    """A process of a module that says its level first. Raises BackendError where it does not use
+    that level."""
+    opened = Apart(f"the level {level}", module, arguments, {"RIVERRUN_ISA": level})
     if opened.ready != level:
         opened.close()
         raise BackendError(f"expected kernels of {level}, got those of {opened.ready}")

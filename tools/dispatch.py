@@ -94,6 +94,12 @@ COMMANDS = {
         "passes of as many rows give in the same run, and the time that a step spends outside its "
         "passes.",
     ),
+    "bench kernels": Entry(
+        "bench_kernels",
+        "bench_kernels",
+        "Measure the processor's products with one thread, by type of weights and instruction-set "
+        "level: time, cycles and instructions of a block, and the share of what the core reaches.",
+    ),
     "bench serve": Entry(
         "bench_serve",
         "bench_serve",

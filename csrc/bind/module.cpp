@@ -1,6 +1,7 @@
 // The Python module `riverrun._cpu`: find kernels, compile a plan, bind it, run it.
 
 #include "convert.hpp"
+#include "core_probe.hpp"
 #include "probe.hpp"
 #include "recode.hpp"
 #include "thread_share.hpp"
@@ -27,6 +28,25 @@ std::shared_ptr<BoundPlan> bind(std::shared_ptr<Plan> plan, const py::list& buff
     memory.push_back({static_cast<char*>(data), size});
   }
   return std::make_shared<BoundPlan>(std::move(plan), memory, memory_of(workspace, true));
+}
+
+// Runs a plan so many times; "" or what failed, the nanoseconds of all runs, and the instructions
+// of the calling thread, None where they are not counted.
+py::tuple repeat(BoundPlan& plan, ThreadPool& pool, int64_t rows, int64_t runs) {
+  std::string failed;
+  int64_t instructions;
+  std::chrono::nanoseconds took;
+  {
+    py::gil_scoped_release release;
+    const Instructions counter;
+    const auto began = std::chrono::steady_clock::now();
+    for (int64_t i = 0; i < runs && failed.empty(); ++i) failed = plan.run(pool, rows);
+    took = std::chrono::steady_clock::now() - began;
+    instructions = counter.count();
+  }
+  py::object counted = py::none();
+  if (instructions >= 0) counted = py::int_(instructions);
+  return py::make_tuple(to_text(failed), took.count(), counted);
 }
 
 BlockSize sized(BlockSize size, const char* what, int64_t n) {
@@ -115,6 +135,7 @@ PYBIND11_MODULE(_cpu, m) {
             return to_text(failed);
           },
           "Run all nodes; returns an empty text or what failed.")
+      .def("repeat", &repeat, py::arg("pool"), py::arg("rows"), py::arg("runs"))
       .def("profile", [](BoundPlan& plan, ThreadPool& pool, int64_t rows) {
         std::vector<int64_t> nanoseconds;
         std::string failed;
@@ -140,6 +161,18 @@ PYBIND11_MODULE(_cpu, m) {
       },
       py::arg("pool"), py::arg("memory"), py::arg("repetitions"),
       "Bytes a second that the pool's threads read of memory.");
+  m.def("clock_rate", &clock_rate, py::call_guard<py::gil_scoped_release>(),
+        "Cycles a second of the calling thread's core.");
+  m.def(
+      "dot_peak",
+      [](bool wide) {
+        const Peak peak = [&] {
+          py::gil_scoped_release release;
+          return dot_peak(wide);
+        }();
+        return py::make_tuple(peak.instruction, peak.rate);
+      },
+      py::arg("wide"), "The dot instruction, and the products a second of one core.");
   m.def("fma_rate", &fma_rate, py::call_guard<py::gil_scoped_release>(),
         "f32 operations a second that the pool's threads reach in multiply-adds on registers.");
 }

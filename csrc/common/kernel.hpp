@@ -18,6 +18,15 @@
   [[maybe_unused]] const int id##_registered = (rr_register_kernel(&id), 0);  \
   }
 
+// A riverrun::PackedProduct, of products.hpp.
+#define RR_PRODUCT(id, dtype, weight_bytes, prepared_bytes, prepare, multiply)       \
+  namespace {                                                                        \
+  static_assert(dtype < riverrun::kProductTypes);                                    \
+  const riverrun::PackedProduct id = {dtype,          RR_PRIORITY, weight_bytes,     \
+                                      prepared_bytes, prepare,     multiply};        \
+  [[maybe_unused]] const int id##_registered = (riverrun::register_product(&id), 0); \
+  }
+
 #define RR_PACKER(id, dtype, layout, bytes, pack)                            \
   namespace {                                                                \
   const rr_packer id = {sizeof(rr_packer), dtype, layout, bytes, pack};      \

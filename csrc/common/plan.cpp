@@ -4,6 +4,8 @@
 #include <chrono>
 #include <stdexcept>
 
+#include "products.hpp"
+
 namespace riverrun {
 
 namespace {
@@ -172,11 +174,19 @@ void BoundPlan::look_ahead(const std::vector<Buffer>& buffers) {
   for (size_t n = steps_.size(); n-- > 0;) {
     Step& step = steps_[n];
     if (n + 1 < steps_.size()) step.next = steps_[n + 1].next;
-    if (nodes[n].data->op() != "mul_mat" || step.tasks == 1) continue;
-    if (step.view.inputs[1].layout == RR_LAYOUT_PLAIN) continue;
-    const Buffer& whole = buffers[static_cast<size_t>(nodes[n].inputs[1].buffer)];
-    step.weight = {whole.data, whole.size, step.tasks, step.next};
-    step.next = &step.weight;
+    if (!(step.kernel->flags & kReadsInParts) || step.tasks == 1) continue;
+    int64_t all = 0;
+    for (uint32_t i = 0; i < step.view.n_inputs; ++i) {
+      if (step.view.inputs[i].layout == RR_LAYOUT_PLAIN) continue;
+      const Buffer& whole = buffers[static_cast<size_t>(nodes[n].inputs[i].buffer)];
+      step.weights.push_back({whole.data, whole.size, all, 0, step.tasks, step.next});
+      all += whole.size;
+    }
+    for (size_t i = step.weights.size(); i-- > 0;) {
+      step.weights[i].all = all;
+      step.weights[i].after = step.next;
+      step.next = &step.weights[i];
+    }
   }
 }
 

@@ -98,8 +98,8 @@ class BoundPlan {
     const rr_kernel* kernel;
     int32_t tasks;
     bool rowwise, sync;
-    WeightStream weight;                 // that it multiplies by
-    const WeightStream* next = nullptr;  // of the first node from this one on that has one
+    std::vector<WeightStream> weights;   // that it multiplies by
+    const WeightStream* next = nullptr;  // the first one of this node, or of the next that has any
   };
   // How many pieces of a thread's own part of a node, and of the next one, in turn, are taken.
   struct alignas(2 * 64) Part {

@@ -33,32 +33,41 @@ WeightsAhead::WeightsAhead(int thread, int n_threads)
 WeightsAhead::Range WeightsAhead::part(const WeightStream& stream) const {
   const int n = std::min(stream.threads, n_threads_);
   if (thread_ >= n) return {stream.data, 0};
-  const int64_t begin = stream.bytes * thread_ / n, end = stream.bytes * (thread_ + 1) / n;
-  return {stream.data + begin, end - begin};
+  const auto place = [&](int64_t at) {  // of a byte of all weights, in this one
+    return std::min(std::max<int64_t>(at - stream.before, 0), stream.bytes);
+  };
+  const int64_t begin = place(stream.all * thread_ / n);
+  return {stream.data + begin, place(stream.all * (thread_ + 1) / n) - begin};
 }
 
 void WeightsAhead::aim(const WeightStream* next) {
   if (next == next_) return;
-  if (asked_ == nullptr || asked_ == next_) {  // nothing was asked for of what comes behind it
-    asked_ = nullptr;
-    at_ = end_ = nullptr;
-    room_ = room_of_core();
-  } else {
+  bool begins = asked_ == nullptr;  // as nothing was asked for of what comes from `next` on
+  for (; next_ != nullptr && next_ != next; next_ = next_->after) {
+    begins = begins || asked_ == next_;
     room_ += part(*next_).bytes;
   }
   next_ = next;
+  if (!begins) return;
+  asked_ = nullptr;
+  at_ = end_ = nullptr;
+  room_ = room_of_core();
 }
 
-// To the next weight, if there is room for some of it.
+// To the next weight that this thread has a part of, if there is room for some of it.
 bool WeightsAhead::go_on() {
-  const WeightStream* next = asked_ == nullptr ? next_ : asked_->after;
-  if (next == nullptr || room_ <= 0) return false;
-  const Range mine = part(*next);
-  asked_ = next;
-  at_ = mine.begin;
-  end_ = at_ + std::min(mine.bytes, room_);
-  room_ -= mine.bytes;
-  return mine.bytes > 0;
+  while (room_ > 0) {
+    const WeightStream* next = asked_ == nullptr ? next_ : asked_->after;
+    if (next == nullptr) return false;
+    const Range mine = part(*next);
+    asked_ = next;
+    if (mine.bytes == 0) continue;
+    at_ = mine.begin;
+    end_ = at_ + std::min(mine.bytes, room_);
+    room_ -= mine.bytes;
+    return true;
+  }
+  return false;
 }
 
 }  // namespace riverrun

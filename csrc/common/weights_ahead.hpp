@@ -5,10 +5,12 @@
 
 namespace riverrun {
 
-// A weight that the threads of a node read once, each its own of equal parts first.
+// A weight of a node whose threads read all its weights once, each its own of equal parts of them
+// first.
 struct WeightStream {
   const char* data = nullptr;
   int64_t bytes = 0;
+  int64_t before = 0, all = 0;          // bytes of the node's weights before this one, and of all
   int threads = 1;                      // at most, that the node uses
   const WeightStream* after = nullptr;  // which is read next
 };
@@ -17,8 +19,8 @@ struct WeightStream {
 class WeightsAhead {
  public:
   WeightsAhead(int thread, int n_threads);
-  // The weight that will be read next, or is being read; null: none. From one call to the next it
-  // is the same or the one after it, and what was asked for counts.
+  // The first weight of the node that will read any next, or is reading; null: none. From one call
+  // to the next it is the same or that of the node after it, and what was asked for counts.
   void aim(const WeightStream* next);
   // Asks for a few lines; whether there may be more.
   bool step() {

@@ -2,43 +2,61 @@
 // make of the state, with the same roundings.
 #pragma once
 
+#include "activation.hpp"
 #include "kernel.hpp"
-#include "native_vec.hpp"
+#include "norm.hpp"
+#include "ops/gated_delta_net.hpp"
 #include "replay.hpp"
 
 namespace {
 
+// mix: of delta_mix, which makes keys, queries and gates out of what it is given; g is alpha then.
 struct Task {
-  const rr_tensor *q, *k, *v, *o;
-  const float *g, *beta;
+  const rr_tensor *q, *k, *v, *o, *g, *beta;
   Batch batch;
   Kept kept;
   Replay replay;
   int64_t key_heads, heads, size, room;  // room: size in whole vectors
   float scale;
-  bool tiled, per_key;
+  bool tiled, per_key, mix;
+  const float *dt, *a;
+  double eps;
 };
 
+bool mixes(const rr_node* node) {
+  return strcmp(node->op, "delta_mix") == 0;
+}
+
+// The inputs from seq_offsets on.
+const rr_tensor* memory_of(const rr_node* node) {
+  return node->inputs + (mixes(node) ? kMixOperands : 5);
+}
+
 Task read_task(const rr_node* node) {
-  const rr_tensor* in = node->inputs;
+  const rr_tensor *in = node->inputs, *memory = memory_of(node);
+  const bool mix = mixes(node);
   const int64_t size = in[2].shape[2];
   const double scale = attr_float(node, "scale", 0.0);
   return {&in[0],
           &in[1],
           &in[2],
           &node->outputs[0],
-          static_cast<const float*>(in[3].data),
-          static_cast<const float*>(in[4].data),
-          read_batch(in[5]),
-          read_kept(in[7], in[6], in[8], in[9]),
-          read_replay(in + 10),
+          &in[3],
+          &in[4],
+          read_batch(memory[0]),
+          read_kept(memory[2], memory[1], memory[3], memory[4]),
+          read_replay(memory + 5),
           in[0].shape[1],
           in[2].shape[1],
           size,
           padded(size),
           static_cast<float>(scale != 0.0 ? scale : 1.0 / sqrt(static_cast<double>(size))),
           attr_is(node, "heads", "tiled"),
-          in[3].rank == 3};
+          in[3].rank == 3,
+          mix,
+          mix ? static_cast<const float*>(in[5].data) : nullptr,
+          mix ? static_cast<const float*>(in[6].data) : nullptr,
+          attr_float(node, "eps", 0.0)};
 }
 
 float* head_ptr(const rr_tensor& t, int64_t row, int64_t head) {
@@ -65,20 +83,46 @@ Keys keys_at(const Task& task, float* scratch, int64_t t) {
   return {at, at + task.room, at + 2 * task.room, at + 3 * task.room};
 }
 
+// One of a head's gates, as it is given.
+const float* gate_ptr(const rr_tensor& t, int64_t row, int64_t head) {
+  const int64_t each = t.rank == 3 ? t.shape[2] : 1;
+  return reinterpret_cast<const float*>(static_cast<char*>(t.data) + row * t.strides[0]) +
+         head * each;
+}
+
+float beta_at(const Task& task, int64_t row, int64_t head) {
+  const float beta = *gate_ptr(*task.beta, row, head);
+  return task.mix ? sigmoid_vec(vec_of(beta))[0] : beta;
+}
+
+// The logarithm of a head's one decay.
+float log_decay(const Task& task, int64_t row, int64_t head) {
+  const float g = *gate_ptr(*task.g, row, head);
+  return task.mix ? softplus_vec(vec_of(g + task.dt[head]))[0] * task.a[head] : g;
+}
+
+// A head's key or query, whose rest to whole vectors is zero.
+void load_head(const Task& task, const rr_tensor& of, int64_t row, int64_t head, float* to) {
+  const float* from = head_ptr(of, row, head);
+  widen(to, from, RR_F32, task.size);
+  if (!task.mix) return;
+  const double factor = l2_factor(from, task.size, task.eps, true);
+  for (int64_t i = 0; i < task.size; ++i) to[i] = static_cast<float>(from[i] * factor);
+}
+
 // M k of the decayed state is M (exp(g) k), so that predicting reads the state as it lies.
 void prepare(const Task& task, int64_t row, int64_t head, const Keys& to) {
   const int64_t of = key_head(task, head);
-  const int64_t at = row * task.heads + head;
-  widen(to.k, head_ptr(*task.k, row, of), RR_F32, task.size);
-  widen(to.q, head_ptr(*task.q, row, of), RR_F32, task.size);
+  load_head(task, *task.k, row, of, to.k);
+  load_head(task, *task.q, row, of, to.q);
   if (task.per_key) {
-    widen(to.decay, task.g + at * task.size, RR_F32, task.size);
+    widen(to.decay, gate_ptr(*task.g, row, head), RR_F32, task.size);
     for (int64_t i = 0; i < task.room; i += 16) {
       const int64_t n = task.room - i < 16 ? task.room - i : 16;
       store_part(to.decay + i, normal_exp16(load_part(to.decay + i, n)), n);
     }
   } else {
-    const float decay = normal_exp16(splat(task.g[at]))[0];
+    const float decay = normal_exp16(splat(log_decay(task, row, head)))[0];
     for (int64_t i = 0; i < task.room; ++i) to.decay[i] = decay;
   }
   for (int64_t i = 0; i < task.room; i += kLanes)

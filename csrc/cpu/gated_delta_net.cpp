@@ -1,10 +1,9 @@
-// gated_delta_net, token by token. A few value rows of one head go through several tokens while
-// they lie in the first-level cache; where the state after a token belongs (a kept plane, or the
-// plane that the newest one gets in the end) is also where the next token reads it. With a log the
-// rows go through the whole pass so: what settles changes the state in place, and the rest goes on
-// in scratch, so that the state is read once, and written once or, where nothing settles, not.
-
-#include "ops/gated_delta_net.hpp"
+// gated_delta_net and delta_mix, token by token. A few value rows of one head go through several
+// tokens while they lie in the first-level cache; where the state after a token belongs (a kept
+// plane, or the plane that the newest one gets in the end) is also where the next token reads it.
+// With a log the rows go through the whole pass so: what settles changes the state in place, and
+// the rest goes on in scratch, so that the state is read once, and written once or, where nothing
+// settles, not.
 
 #include "delta_rule.hpp"
 
@@ -51,7 +50,7 @@ Token token_at(const Task& task, const Part& part, int64_t t, const Keys& keys) 
                  state_after(task, part.b, t) + at,
                  head_ptr(*task.o, row, part.head),
                  nullptr,
-                 task.beta[row * task.heads + part.head]};
+                 beta_at(task, row, part.head)};
   if (t < pass.direct) return token;
   if (t > pass.direct || pass.held > 0) token.from = nullptr;
   token.to = nullptr;
@@ -288,7 +287,7 @@ struct Scratch {
 Scratch scratch_of(const rr_node* node) {
   const auto lines = [](int64_t floats) { return (floats + 15) / 16 * 16; };
   const int64_t size = node->inputs[2].shape[2];
-  const rr_tensor& log = node->inputs[10];
+  const rr_tensor& log = memory_of(node)[5];
   const int64_t entries = present(log) ? log.shape[1] : 0;
   const int64_t most = (entries > kChunk ? entries : kChunk) + 1;
   return {lines(most * 4 * padded(size)), lines(most * sizeof(Token) / sizeof(float)), lines(size),
@@ -319,11 +318,24 @@ size_t workspace(const rr_node* node, int32_t n_threads) {
 int32_t tasks(const rr_node* node) {
   const rr_tensor& v = node->inputs[2];
   const int64_t size = v.shape[2], rows = v.shape[1] * size;
-  const int64_t folds = present(node->inputs[10]) ? node->inputs[6].shape[0] : 0;
+  const rr_tensor* memory = memory_of(node);
+  const int64_t folds = present(memory[5]) ? memory[1].shape[0] : 0;
   const int64_t work = (v.shape[0] + folds) * rows * size;
   return static_cast<int32_t>(work < 32768 ? 1 : (rows + kRows - 1) / kRows);
+}
+
+// Threads make keys and queries again for each value head that reads them, and for each part of
+// one: rather than to meet once more, in a short pass.
+constexpr int64_t kShortPass = 64;
+
+int supports_mix(const rr_node* node, char* why, size_t size) {
+  const rr_tensor* in = node->inputs;
+  if (in[0].shape[0] > kShortPass) return refuse(why, size, "it takes passes of up to 64 rows");
+  if (!supports_mix_operands(in, why, size)) return 0;
+  return supports_rule_operands(in, memory_of(node), why, size);
 }
 
 }  // namespace
 
 RR_KERNEL(kernel, RR_ROW_EXACT, "gated_delta_net", supports_rule, workspace, tasks, run)
+RR_KERNEL(kernel_mix, RR_ROW_EXACT, "delta_mix", supports_mix, workspace, tasks, run)

@@ -1,4 +1,4 @@
-// l2_norm: one thread a row, the factor in f64 because 1/eps and 1/norm may exceed f32.
+// l2_norm: one thread a row.
 
 #include "ops/l2_norm.hpp"
 
@@ -16,9 +16,7 @@ void run(const rr_node* node, const rr_exec* exec) {
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     const float* in = reinterpret_cast<const float*>(row_ptr(x, r));
     float* out = reinterpret_cast<float*>(row_ptr(y, r));
-    const double sum = sum_of_squares(in, width);
-    const double length = add ? sqrt(sum + eps) : fmax(sqrt(sum), eps);
-    const double factor = 1.0 / length;
+    const double factor = l2_factor(in, width, eps, add);
     for (int64_t i = 0; i < width; ++i) out[i] = static_cast<float>(in[i] * factor);
   }
 }

@@ -6,12 +6,17 @@
 #include "kernel.hpp"
 #include "lanes.hpp"
 #include "mul_mat_id.hpp"
+#include "products.hpp"
 
 namespace {
 
-constexpr int kLanes = 16;
-constexpr int64_t kChunk = 512;       // values of k whose weights stay in cache
-constexpr int64_t kColumns = 256;     // rows of x that are used at a time
+using riverrun::kProductBlock;
+using riverrun::PreparedRows;
+using riverrun::ProductRows;
+
+constexpr int kLanes = riverrun::kProductGroup;
+constexpr int64_t kChunk = 512;  // values of k whose weights stay in cache
+constexpr int64_t kColumns = riverrun::kProductRows;
 constexpr int64_t kManyColumns = 32;  // above: chunks outside, groups inside
 static_assert(kSegmentColumns <= kColumns);
 // Bytes of weights, alone and times rows of x, that one thread is through with before two have met.
@@ -160,6 +165,19 @@ struct Product {
     }
   }
 
+  // A weight beside others of a node.
+  Product(const PreparedRows& of, const void* packed, int64_t n_rows, const ProductRows& out)
+      : weight(static_cast<const uint8_t*>(packed)),
+        rows(n_rows),
+        k(of.k),
+        group_bytes(k * kLanes * W::kBytes),
+        n(of.n) {
+    for (int64_t c = 0; c < n; ++c) {
+      x[c] = static_cast<const float*>(of.memory) + c * k;
+      y[c] = reinterpret_cast<float*>(reinterpret_cast<char*>(out.y) + c * out.stride);
+    }
+  }
+
   // One chunk of k of up to four groups, times all rows of x.
   void run_chunk(Range groups, int64_t begin) const {
     TileJob job;
@@ -224,6 +242,26 @@ int32_t tasks(const rr_node* node) {
 }
 
 template <class W>
+int64_t weight_bytes(int64_t rows, int64_t k) {
+  return static_cast<int64_t>(packed_bytes<W>(rows, k));
+}
+
+int64_t prepared_bytes(int64_t n, int64_t k) {
+  return n * k * static_cast<int64_t>(sizeof(float));
+}
+
+void prepare(const PreparedRows& x, int64_t c, const float* values, int64_t begin, int64_t end) {
+  memcpy(static_cast<float*>(x.memory) + c * x.k + begin * kProductBlock, values,
+         static_cast<size_t>((end - begin) * kProductBlock) * sizeof(float));
+}
+
+template <class W>
+void multiply(const PreparedRows& x, const void* weight, int64_t rows, const ProductRows& y,
+              int64_t begin, int64_t end) {
+  Product<W>(x, weight, rows, y).run({begin, end});
+}
+
+template <class W>
 void run_chosen(const rr_node* node, const rr_exec* exec) {
   const rr_tensor x = rows_of_pairs(node);
   const rr_tensor& w = node->inputs[1];
@@ -273,15 +311,16 @@ void pack(const void* plain, void* packed, int64_t rows, int64_t cols) {
 
 }  // namespace
 
-RR_KERNEL(f32, RR_ROW_EXACT, "mul_mat", supports<F32>, nullptr, tasks<F32>, run<F32>)
-RR_KERNEL(f16, RR_ROW_EXACT, "mul_mat", supports<F16>, nullptr, tasks<F16>, run<F16>)
-RR_KERNEL(bf16, RR_ROW_EXACT, "mul_mat", supports<BF16>, nullptr, tasks<BF16>, run<BF16>)
-RR_KERNEL(f32_id, RR_ROW_EXACT, "mul_mat_id", supports_chosen<F32>, workspace_chosen,
-          tasks_chosen<F32>, run_chosen<F32>)
-RR_KERNEL(f16_id, RR_ROW_EXACT, "mul_mat_id", supports_chosen<F16>, workspace_chosen,
-          tasks_chosen<F16>, run_chosen<F16>)
-RR_KERNEL(bf16_id, RR_ROW_EXACT, "mul_mat_id", supports_chosen<BF16>, workspace_chosen,
-          tasks_chosen<BF16>, run_chosen<BF16>)
+#define RR_FLOAT_PRODUCT(id, W)                                                                    \
+  RR_KERNEL(id, RR_ROW_EXACT | riverrun::kReadsInParts, "mul_mat", supports<W>, nullptr, tasks<W>, \
+            run<W>)                                                                                \
+  RR_KERNEL(id##_id, RR_ROW_EXACT, "mul_mat_id", supports_chosen<W>, workspace_chosen,             \
+            tasks_chosen<W>, run_chosen<W>)                                                        \
+  RR_PRODUCT(id##_part, W::kType, weight_bytes<W>, prepared_bytes, prepare, multiply<W>)
+
+RR_FLOAT_PRODUCT(f32, F32)
+RR_FLOAT_PRODUCT(f16, F16)
+RR_FLOAT_PRODUCT(bf16, BF16)
 #if RR_PRIORITY == 0
 RR_PACKER(pack_f32, RR_F32, RR_LAYOUT_ROWS16, packed_bytes<F32>, pack<F32>)
 RR_PACKER(pack_f16, RR_F16, RR_LAYOUT_ROWS16, packed_bytes<F16>, pack<F16>)

@@ -9,13 +9,21 @@
 
 #include "block_types.hpp"
 #include "mul_mat_id.hpp"
+#include "products.hpp"
 #include "quantise.hpp"
 
 namespace {
 
-constexpr int kLanes = 16;
-constexpr int64_t kChunk = 1024;      // values of k whose weights stay in the first-level cache
-constexpr int64_t kColumns = 256;     // rows of x that are quantised and used at a time
+using riverrun::kProductBlock;
+using riverrun::kProductGroup;
+using riverrun::kProductRows;
+using riverrun::PreparedRows;
+using riverrun::ProductRows;
+
+constexpr int kLanes = kProductGroup;
+static_assert(kBlock == kProductBlock);
+constexpr int64_t kChunk = 1024;  // values of k whose weights stay in the first-level cache
+constexpr int64_t kColumns = kProductRows;
 constexpr int64_t kPairs = 1024;      // the same of mul_mat_id
 constexpr int64_t kManyColumns = 32;  // above: chunks outside, groups inside
 static_assert(kSegmentColumns <= kColumns);
@@ -90,9 +98,16 @@ RR_INLINE void add_scaled_halves(const Low& low, const High& high, Floats first,
   });
 }
 
+// Each width is a function of its own: inlined into what hands out groups and chunks, the loop of
+// one column would lose registers to that, and keep its counters on the stack.
+template <class W, int C>
+[[gnu::noinline]] void own_tile(const TileJob& job) {
+  W::template tile<C>(job);
+}
+
 template <class W, int C = kTile>
 inline void run_tile(int width, const TileJob& job) {
-  if (width == C) return W::template tile<C>(job);
+  if (width == C) return own_tile<W, C>(job);
   if constexpr (C > 1) run_tile<W, C - 1>(width, job);
 }
 
@@ -105,7 +120,7 @@ struct Product {
   float* y[kColumns];  // of each column
 
   Product(const rr_node* node, void* workspace, int64_t first, int64_t n)
-      : columns{node->inputs[0], static_cast<uint8_t*>(workspace), first, n,
+      : columns{static_cast<uint8_t*>(workspace), first, n,
                 node->inputs[0].shape[node->inputs[0].rank - 1] / kBlock} {
     const rr_tensor &w = node->inputs[1], &out = node->outputs[0];
     weight = static_cast<const uint8_t*>(w.data);
@@ -121,6 +136,16 @@ struct Product {
     group_bytes = W::group_bytes(columns.blocks * kBlock);
     for (int64_t c = 0; c < columns.n; ++c)
       y[c] = reinterpret_cast<float*>(row_ptr(out, columns.number(c)));
+  }
+
+  // A weight beside others of a node.
+  Product(const PreparedRows& x, const void* packed, int64_t n_rows, const ProductRows& out)
+      : weight(static_cast<const uint8_t*>(packed)),
+        rows(n_rows),
+        group_bytes(W::group_bytes(x.k)),
+        columns{static_cast<uint8_t*>(x.memory), 0, x.n, x.k / kBlock} {
+    for (int64_t c = 0; c < x.n; ++c)
+      y[c] = reinterpret_cast<float*>(reinterpret_cast<char*>(out.y) + c * out.stride);
   }
 
   // One chunk of k of one group, times all columns.
@@ -168,7 +193,7 @@ void run_quantised(const rr_node* node, const rr_exec* exec) {
     const int64_t count = n - first < kColumns ? n - first : kColumns;
     const Product<W> product(node, exec->workspace, first, count);
     if (first > 0) exec->barrier(exec);
-    product.columns.quantise(split(exec, count * product.columns.blocks));
+    product.columns.quantise(node->inputs[0], split(exec, count * product.columns.blocks));
     exec->barrier(exec);
     const Pieces pieces(exec, groups, 8, first / kColumns);
     for (Range piece; pieces.next(piece);) product.run(piece);
@@ -187,11 +212,15 @@ int supports_quantised(const rr_node* node, char* why, size_t size) {
 }
 
 template <class W>
+int64_t prepared_bytes(int64_t n, int64_t k) {
+  return n * (k / kBlock) * Columns<W>::kRecord;
+}
+
+template <class W>
 size_t workspace_quantised(const rr_node* node, int32_t) {
   const rr_tensor& x = node->inputs[0];
   const int64_t n = n_rows(x);
-  return static_cast<size_t>((n < kColumns ? n : kColumns) * (x.shape[x.rank - 1] / kBlock) *
-                             Columns<W>::kRecord);
+  return static_cast<size_t>(prepared_bytes<W>(n < kColumns ? n : kColumns, x.shape[x.rank - 1]));
 }
 
 template <class W>
@@ -206,6 +235,18 @@ int32_t tasks_quantised(const rr_node* node) {
   if (packed_size<W>(w.shape[0], w.shape[1]) < kSmallWeight && n * w.shape[1] < kSmallRows)
     return 1;
   return static_cast<int32_t>(groups > n ? groups : n);
+}
+
+template <class W>
+void prepare(const PreparedRows& x, int64_t c, const float* values, int64_t begin, int64_t end) {
+  const Columns<W> columns = {static_cast<uint8_t*>(x.memory), 0, x.n, x.k / kBlock};
+  columns.quantise(c, values, begin, end);
+}
+
+template <class W>
+void multiply(const PreparedRows& x, const void* weight, int64_t rows, const ProductRows& y,
+              int64_t begin, int64_t end) {
+  Product<W>(x, weight, rows, y).run({begin, end});
 }
 
 // Of mul_mat_id: bytes of quantised columns, all of one part, in whole cache lines.
@@ -233,7 +274,7 @@ struct Chosen {
   Columns<W> columns(Segment s) const {
     const int64_t blocks = w.shape[2] / kBlock;
     uint8_t* at = memory + (s.first - part.begin) * blocks * Columns<W>::kRecord;
-    return {x, at, s.first, s.n, blocks, routing.order};
+    return {at, s.first, s.n, blocks, routing.order};
   }
 
   void quantise(const rr_exec* exec) const {
@@ -243,7 +284,7 @@ struct Chosen {
       const int64_t start = (s.first - part.begin) * blocks, end = start + s.n * blocks;
       const int64_t from = units.begin > start ? units.begin : start;
       const int64_t to = units.end < end ? units.end : end;
-      if (from < to) columns(s).quantise({from - start, to - start});
+      if (from < to) columns(s).quantise(x, {from - start, to - start});
     });
   }
 
@@ -330,9 +371,10 @@ RR_INLINE int64_t scale_table(int64_t blocks) {
 #define RR_QUANTISED_PACKER(W)
 #endif
 
-#define RR_QUANTISED_PRODUCT(W)                                                             \
-  RR_KERNEL(kernel, RR_ROW_EXACT, "mul_mat", supports_quantised<W>, workspace_quantised<W>, \
-            tasks_quantised<W>, run_quantised<W>)                                           \
-  RR_KERNEL(kernel_id, RR_ROW_EXACT, "mul_mat_id", supports_chosen<W>, workspace_chosen<W>, \
-            tasks_chosen<W>, run_chosen<W>)                                                 \
+#define RR_QUANTISED_PRODUCT(W)                                                               \
+  RR_KERNEL(kernel, RR_ROW_EXACT | riverrun::kReadsInParts, "mul_mat", supports_quantised<W>, \
+            workspace_quantised<W>, tasks_quantised<W>, run_quantised<W>)                     \
+  RR_PRODUCT(product, W::kType, packed_size<W>, prepared_bytes<W>, prepare<W>, multiply<W>)   \
+  RR_KERNEL(kernel_id, RR_ROW_EXACT, "mul_mat_id", supports_chosen<W>, workspace_chosen<W>,   \
+            tasks_chosen<W>, run_chosen<W>)                                                   \
   RR_QUANTISED_PACKER(W)

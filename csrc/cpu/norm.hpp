@@ -37,6 +37,19 @@ inline double sum_of(const float* x, int64_t n, const F& f) {
   return sum_of(x, n, [](auto v) { return v * v; });
 }
 
+// What rms_norm multiplies the n values of a row by.
+[[maybe_unused]] inline float rms_scale(const float* x, int64_t n, double eps) {
+  const double mean = sum_of_squares(x, n) / static_cast<double>(n);
+  return static_cast<float>(1.0 / sqrt(mean + eps));
+}
+
+// What l2_norm multiplies the n values of a row by, in f64 because 1/eps and 1/norm may exceed f32.
+// add: eps belongs to the sum, and is the least length otherwise.
+[[maybe_unused]] inline double l2_factor(const float* x, int64_t n, double eps, bool add) {
+  const double sum = sum_of_squares(x, n);
+  return 1.0 / (add ? sqrt(sum + eps) : fmax(sqrt(sum), eps));
+}
+
 // One thread does rows of little work sooner than several meet.
 [[maybe_unused]] inline int32_t row_tasks(const rr_node* node) {
   const rr_tensor& x = node->inputs[0];

@@ -155,7 +155,6 @@ RR_INLINE void quantise_four(const float* const (&at)[4], uint8_t* const (&to)[4
 template <class W>
 struct Columns {
   static constexpr int64_t kRecord = kColumnBytes<W::kBits> + 4 + 4 * W::kExtras;
-  const rr_tensor& x;
   uint8_t* memory;
   int64_t first, n, blocks;
   const int32_t* order = nullptr;
@@ -167,23 +166,28 @@ struct Columns {
   }
   RR_INLINE uint8_t* tile(int64_t c) const { return memory + c / kTile * kTile * blocks * kRecord; }
 
+  // Blocks [begin, end) of column c, whose values are given.
+  void quantise(int64_t c, const float* values, int64_t begin, int64_t end) const {
+    uint8_t* out = tile(c);
+    for (int64_t b = begin; b < end; b += 4) {
+      const float* at[4];
+      uint8_t* to[4];
+      for (int i = 0; i < 4; ++i) {
+        const int64_t block = b + i < end ? b + i : end - 1;  // the last one again, for nothing
+        at[i] = values + (block - begin) * kBlock;
+        to[i] = out + block * width(c) * kRecord;
+      }
+      quantise_four<W>(at, to, width(c), c % kTile);
+    }
+  }
+
   // Unit u is block u % blocks of column u / blocks.
-  void quantise(Range units) const {
+  void quantise(const rr_tensor& x, Range units) const {
     for (int64_t u = units.begin; u < units.end;) {
       const int64_t c = u / blocks, begin = u % blocks;
       const int64_t left = units.end - c * blocks, end = left < blocks ? left : blocks;
       const float* row = reinterpret_cast<const float*>(row_ptr(x, number(c)));
-      uint8_t* out = tile(c);
-      for (int64_t b = begin; b < end; b += 4) {
-        const float* at[4];
-        uint8_t* to[4];
-        for (int i = 0; i < 4; ++i) {
-          const int64_t block = b + i < end ? b + i : end - 1;  // the last one again, for nothing
-          at[i] = row + block * kBlock;
-          to[i] = out + block * width(c) * kRecord;
-        }
-        quantise_four<W>(at, to, width(c), c % kTile);
-      }
+      quantise(c, row + begin * kBlock, begin, end);
       u += end - begin;
     }
   }

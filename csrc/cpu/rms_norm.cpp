@@ -16,8 +16,7 @@ void run(const rr_node* node, const rr_exec* exec) {
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     const float* in = reinterpret_cast<const float*>(row_ptr(x, r));
     float* out = reinterpret_cast<float*>(row_ptr(y, r));
-    const double mean = sum_of_squares(in, width) / static_cast<double>(width);
-    const float scale = static_cast<float>(1.0 / sqrt(mean + eps));
+    const float scale = rms_scale(in, width, eps);
     if (weight)
       for (int64_t i = 0; i < width; ++i) out[i] = in[i] * scale * weight[i];
     else

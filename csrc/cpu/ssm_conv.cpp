@@ -1,10 +1,10 @@
-// ssm_conv: channels are split over threads, and go in blocks whose taps and old tail are copied
-// to scratch first: the planes that are written may be the one that is read.
+// ssm_conv, ssm_conv_silu: channels are split over threads, and go in blocks whose taps and old
+// tail are copied to scratch first: the planes that are written may be the one that is read.
 
 #include "ops/ssm_conv.hpp"
 
+#include "activation.hpp"
 #include "kernel.hpp"
-#include "native_vec.hpp"
 #include "replay.hpp"
 
 namespace {
@@ -18,6 +18,7 @@ struct Task {
   Kept kept;
   Replay replay;
   int64_t channels, width;  // width: taps
+  bool silu;                // of what is summed
 };
 
 // Channels first .. first + count - 1 of one thread, and its scratch.
@@ -68,8 +69,9 @@ void load_old(const Task& task, int64_t b, const Block& block) {
            static_cast<size_t>(block.count) * sizeof(float));
 }
 
-// One output row of a block; W is the number of taps, 0 where it is not known before.
-template <int W>
+// One output row of a block; W is the number of taps, 0 where it is not known before; SILU: of the
+// sums.
+template <int W, bool SILU>
 void convolve(const Task& task, float* y, const Block& block) {
   const int64_t width = W ? W : task.width;
   const int64_t whole = block.count / kLanes * kLanes, rest = block.count - whole;
@@ -77,25 +79,26 @@ void convolve(const Task& task, float* y, const Block& block) {
     vec sum = {};
     for (int64_t t = 0; t < width; ++t)
       sum = fma_vec(load_vec(block.taps + t * kBlock + c), load_vec(block.rows[t] + c), sum);
-    store_vec(y + c, sum);
+    store_vec(y + c, SILU ? silu_vec(sum) : sum);
   }
   if (rest == 0) return;
   vec sum = {};
   for (int64_t t = 0; t < width; ++t)
     sum = fma_vec(load_vec(block.taps + t * kBlock + whole), load_vec(block.rows[t] + whole, rest),
                   sum);
-  store_vec(y + whole, sum, rest);
+  store_vec(y + whole, SILU ? silu_vec(sum) : sum, rest);
 }
 
+template <bool SILU>
 void convolve_all(const Task& task, int64_t b, const Pass& pass, const Block& block) {
   for (int64_t i = 0; i < pass.tokens; ++i) {
     for (int64_t t = 0; t < task.width; ++t)
       block.rows[t] = input(task, b, pass, i - task.width + 1 + t, block);
     float* y = output(task, task.batch.first(b) + i, block);
     if (task.width == 4)
-      convolve<4>(task, y, block);
+      convolve<4, SILU>(task, y, block);
     else
-      convolve<0>(task, y, block);
+      convolve<0, SILU>(task, y, block);
   }
 }
 
@@ -123,7 +126,10 @@ void run_block(const Task& task, const Block& block) {
     const Pass pass = task.replay.pass(task.batch, b);
     if (pass.idle()) continue;
     load_old(task, b, block);
-    convolve_all(task, b, pass, block);
+    if (task.silu)
+      convolve_all<true>(task, b, pass, block);
+    else
+      convolve_all<false>(task, b, pass, block);
     store_tails(task, b, pass, block);
     log_inputs(task, b, pass, block);
   }
@@ -145,7 +151,8 @@ void run(const rr_node* node, const rr_exec* exec) {
                      read_kept(in[4], in[3], in[5], in[6]),
                      read_replay(in + 7),
                      in[1].shape[0],
-                     in[1].shape[1]};
+                     in[1].shape[1],
+                     strcmp(node->op, "ssm_conv_silu") == 0};
   if (!check_batch(task.batch, in[0].shape[0], exec) ||
       !check_replay(task.replay, task.batch, exec) ||
       !check_kept(task.kept, task.batch, exec, task.replay.folded))
@@ -174,3 +181,4 @@ int32_t tasks(const rr_node* node) {
 }  // namespace
 
 RR_KERNEL(kernel, RR_ROW_EXACT, "ssm_conv", supports, workspace, tasks, run)
+RR_KERNEL(kernel_silu, RR_ROW_EXACT, "ssm_conv_silu", supports, workspace, tasks, run)

@@ -16,6 +16,7 @@ from demo import demo
 from paths import DEMO
 from riverrun import _cpu
 from riverrun.backends import open_backend
+from riverrun.backends.native import FUSE
 from riverrun.bench.profile import StepProfile, measure_step, step_graph
 from riverrun.graph import Graph
 from riverrun.graph.errors import RequestError
@@ -125,7 +126,8 @@ def test_text_of_a_model() -> None:
     assert len([line for line in lines if "  # " in line]) == len(graph.graph.nodes)
 
 
-def test_notes_of_a_model() -> None:
+def test_notes_of_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FUSE, "0")
     graph = noted()
     by_name = {note.node.name: note for note in graph.notes}
     q = by_name["blk.11.attn_q"]
@@ -148,6 +150,15 @@ def test_notes_of_a_model() -> None:
     assert graph.total.flops > 2 * 12 * q.cost.flops and not graph.measured
 
 
+def test_a_fused_node_belongs_to_the_layer_where_it_begins() -> None:
+    by_name = {note.node.name: note for note in noted().notes}
+    down = by_name["blk.11.ffn_act+ffn_down"]
+    assert down.group == "blk.11" and down.where.endswith(" packed") and down.cost is not None
+    rows, columns = by_name["blk.11.ffn_down.weight"].node.specs[0].shape
+    assert down.cost.flops == (2 * rows + 5) * columns
+    assert by_name["blk.11.ffn_residual+output_norm+output"].group == "blk.11"
+
+
 def test_kernels_are_those_that_run() -> None:
     """A node's level is one that has a kernel of its op, and packed weights are told."""
     known = {(k["op"], k["isa"]) for k in _cpu.kernels() if k["usable"]}
@@ -156,7 +167,7 @@ def test_kernels_are_those_that_run() -> None:
             device, level, *packed = note.where.split()
             assert device == "cpu" and (note.node.op.name, level) in known
             assert packed in ([], ["packed"])
-            assert not packed or note.node.op.name in ("mul_mat", "get_rows", "mul_mat_id")
+            assert not packed or "mul_mat" in note.node.op.name or note.node.op.name == "get_rows"
 
 
 def test_other_devices() -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -310,8 +311,38 @@ def test_models_compute_the_same_bits_fused(variant: str, tmp_path: Path) -> Non
     assert found[0] == found[1]
 
 
-def test_a_backend_without_kernels_for_fused_ops_runs_the_graph_as_it_is() -> None:
+def test_nodes_that_no_kernel_takes_fused_run_as_the_graph_has_them() -> None:
     backend = open_backend("cpu")
     g = feed_forward()
     plan = backend.compile(g)
     assert to_text(plan.graph) == to_text(prepare(g, "step"))
+
+
+def on_the_processor(n: int) -> Counter[str]:
+    """What a plan of the tiny hybrid model runs."""
+    plan: Any = open_backend("cpu").compile(step_graph("tiny", n))
+    return Counter(choice.kernel.op for choice in plan.choices)
+
+
+@pytest.mark.parametrize("n", [1, 8, 64])
+def test_a_hybrid_model_is_fused_on_the_processor(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = on_the_processor(n)
+    attention, recurrent = 2, 6
+    blocks = attention + recurrent
+    assert found == {
+        "get_rows": 1,
+        "norm_mul_mats": 1,
+        "add_norm_mul_mats": 2 * blocks,
+        "glu_mul_mat": blocks + attention,
+        **dict.fromkeys(("ssm_conv_silu", "delta_mix", "gated_norm_mul_mat"), recurrent),
+        **dict.fromkeys(("rms_norm", "rope", "write_rows"), 2 * attention),
+        "attention": attention,
+    }
+    assert found.total() == 60
+    monkeypatch.setenv("RIVERRUN_FUSE", "0")
+    assert on_the_processor(n).total() == 189
+
+
+def test_long_passes_normalise_keys_once_for_all_heads() -> None:
+    found = on_the_processor(65)
+    assert found["gated_delta_net"] == 6 and found["l2_norm"] == 12 and not found["delta_mix"]

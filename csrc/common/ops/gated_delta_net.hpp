@@ -31,4 +31,17 @@ namespace {
   return supports_rule_operands(node->inputs, node->inputs + 5, why, size);
 }
 
+// Of delta_mix: the inputs before its memory's.
+[[maybe_unused]] constexpr int kMixOperands = 7;
+
+[[maybe_unused]] inline int supports_mix_operands(const rr_tensor* in, char* why, size_t size) {
+  for (int i = 3; i < 5; ++i)
+    if (in[i].dtype != RR_F32 || in[i].rank != 2 || !dense_tail(in[i], 1))
+      return refuse(why, size, "alpha and beta need dense f32 rows");
+  for (int i = 5; i < kMixOperands; ++i)
+    if (in[i].dtype != RR_F32 || in[i].layout != RR_LAYOUT_PLAIN || !dense(in[i]))
+      return refuse(why, size, "dt and a need to be dense f32");
+  return 1;
+}
+
 }  // namespace
