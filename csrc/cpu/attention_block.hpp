@@ -18,6 +18,8 @@ constexpr int64_t kRoom = kWideKeys > kManyTile ? kWideKeys : kManyTile;
 // often enough to pay for being stored.
 constexpr int64_t kFewVecs = kLanes == 4 && !kManyRegisters ? 1 : 4;
 constexpr int64_t kAhead = 8;  // rows from the one that is read to the one that is fetched
+// Bytes of rows of halves that are asked for in advance.
+constexpr int64_t kNear = 4096, kFar = 32768;
 constexpr int kQueries = kManyRegisters ? 4 : 2;  // times four keys: sums in registers
 constexpr int kChunks = kManyRegisters ? 4 : 2;   // times four queries: sums in registers
 
@@ -62,10 +64,11 @@ void tile_rows(const Pool& pool, const Rows& rows, int64_t tile, int64_t first, 
                bool as_they_lie, float* widened, const char** out) {
   const int64_t room = padded(rows.size), bytes = pool_bytes(rows.dtype, rows.size);
   int64_t page = first / pool.page, in_page = first % pool.page;
+  const bool halves = as_they_lie && rows.dtype == RR_F16;  // whose readers ask ahead themselves
   for (int64_t j = first; j < last; ++j) {
     const char* from = rows.base + (pool.table[page] * pool.page + in_page) * rows.stride;
     // A head's rows lie apart, so that the hardware does not see the next ones coming.
-    if (in_page + kAhead < pool.page)
+    if (!halves && in_page + kAhead < pool.page)
       for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + kAhead * rows.stride + i);
     float* to = widened + (j - tile) * room;
     if (as_they_lie) {
@@ -82,11 +85,36 @@ void tile_rows(const Pool& pool, const Rows& rows, int64_t tile, int64_t first, 
     if (j < first - tile || j >= last - tile) out[j] = out[first - tile];
 }
 
+// How far behind a row of halves those lie that are asked for: at two distances, for one core keeps
+// more of the memory system busy so, and in portions among the arithmetic, for a core waits with
+// more requests than it can have under way.
+struct Ahead {
+  int64_t near, far;
+
+  explicit Ahead(const Rows& rows) {
+    const int64_t bytes = pool_bytes(rows.dtype, rows.size);
+    near = (kNear + bytes - 1) / bytes * rows.stride;
+    far = (kFar + bytes - 1) / bytes * rows.stride;
+  }
+
+  // What will follow N bytes at `at`.
+  template <int64_t N>
+  inline __attribute__((always_inline)) void fetch(const char* at) const {
+    for (int64_t i = 0; i < N; i += 64) {
+      __builtin_prefetch(at + near + i, 0, 3);
+      __builtin_prefetch(at + far + i, 0, 2);
+    }
+  }
+};
+
 template <int Q, typename Row>
-void score_tile(const float* q, int64_t room, const char* const* rows, float scale, float* scores) {
+void score_tile(const float* q, int64_t room, const char* const* rows, const Ahead& ahead,
+                float scale, float* scores) {
   for (int64_t j = 0; j < kTile; j += 4) {
     vec sum[Q][4] = {};
     for (int64_t d = 0; d < room; d += kLanes) {
+      if (Row::kAsksAhead && d * Row::kBytes % 64 == 0)
+        for (int c = 0; c < 4; ++c) ahead.fetch<64>(rows[j + c] + d * Row::kBytes);
       const vec k[4] = {Row::at(rows[j], d), Row::at(rows[j + 1], d), Row::at(rows[j + 2], d),
                         Row::at(rows[j + 3], d)};
 #pragma GCC unroll 4
@@ -156,13 +184,14 @@ void soften(float* scores, int64_t first, int64_t last, float* top, float* total
 // acc += sum over tile positions begin .. end - 1 of weight times value row, in this order, for Q
 // query vectors and C vectors of the value size.
 template <int Q, int C, typename Row>
-void add_chunk(const char* const* rows, int64_t begin, int64_t end, const float* weights,
-               float* acc, int64_t room, int64_t at) {
+void add_chunk(const char* const* rows, const Ahead& ahead, int64_t begin, int64_t end,
+               const float* weights, float* acc, int64_t room, int64_t at) {
   vec sum[Q][C];
   for (int i = 0; i < Q; ++i)
     for (int c = 0; c < C; ++c) sum[i][c] = load_vec(acc + i * room + at + c * kLanes);
   for (int64_t j = begin; j < end; ++j) {
     vec v[C];
+    if (Row::kAsksAhead) ahead.fetch<C * kLanes * Row::kBytes>(rows[j] + at * Row::kBytes);
 #pragma GCC unroll 4
     for (int c = 0; c < C; ++c) v[c] = Row::at(rows[j], at + c * kLanes);
 #pragma GCC unroll 4
@@ -177,13 +206,14 @@ void add_chunk(const char* const* rows, int64_t begin, int64_t end, const float*
 }
 
 template <int Q, typename Row>
-void add_values(const char* const* rows, int64_t begin, int64_t end, const float* weights,
-                float* acc, int64_t room) {
+void add_values(const char* const* rows, const Ahead& ahead, int64_t begin, int64_t end,
+                const float* weights, float* acc, int64_t room) {
   if (begin >= end) return;
   int64_t at = 0;
   for (; at + kChunks * kLanes <= room; at += kChunks * kLanes)
-    add_chunk<Q, kChunks, Row>(rows, begin, end, weights, acc, room, at);
-  for (; at < room; at += kLanes) add_chunk<Q, 1, Row>(rows, begin, end, weights, acc, room, at);
+    add_chunk<Q, kChunks, Row>(rows, ahead, begin, end, weights, acc, room, at);
+  for (; at < room; at += kLanes)
+    add_chunk<Q, 1, Row>(rows, ahead, begin, end, weights, acc, room, at);
 }
 
 Range overlap(int64_t first, int64_t last, int64_t begin, int64_t end) {
@@ -208,7 +238,7 @@ Range seen_by_any(const Queries& block, int64_t begin, int64_t end) {
 // Q vectors from vector i on: what all of them see of a tile together, the rest one by one.
 template <int Q, int64_t N, typename Row>
 void weigh_tile(const Queries& block, int64_t i, int64_t tile, const char* const* rows,
-                const float* weights, float* acc, int64_t room) {
+                const Ahead& ahead, const float* weights, float* acc, int64_t room) {
   Range seen[Q], common = {0, N};
   for (int r = 0; r < Q; ++r) {
     seen[r] = overlap(block.first[i + r] - tile, block.last[i + r] - tile, 0, N);
@@ -216,35 +246,39 @@ void weigh_tile(const Queries& block, int64_t i, int64_t tile, const char* const
   }
   const bool together = common.begin < common.end;
   for (int r = 0; r < Q; ++r)
-    add_values<1, Row>(rows, seen[r].begin, together ? common.begin : seen[r].end,
+    add_values<1, Row>(rows, ahead, seen[r].begin, together ? common.begin : seen[r].end,
                        weights + r * kSplit, acc + r * room, room);
   if (!together) return;
-  add_values<Q, Row>(rows, common.begin, common.end, weights, acc, room);
+  add_values<Q, Row>(rows, ahead, common.begin, common.end, weights, acc, room);
   for (int r = 0; r < Q; ++r)
-    add_values<1, Row>(rows, common.end, seen[r].end, weights + r * kSplit, acc + r * room, room);
+    add_values<1, Row>(rows, ahead, common.end, seen[r].end, weights + r * kSplit, acc + r * room,
+                       room);
 }
 
 template <typename Row>
 void score_all(const Pool& pool, const Queries& block, const char* const* rows, float* scores) {
   const int64_t room = padded(pool.k.size);
+  const Ahead ahead(pool.k);
   int64_t i = 0;
   for (; i + kQueries <= block.count; i += kQueries)
-    score_tile<kQueries, Row>(block.q + i * room, room, rows, block.scale, scores + i * kSplit);
+    score_tile<kQueries, Row>(block.q + i * room, room, rows, ahead, block.scale,
+                              scores + i * kSplit);
   for (; i < block.count; ++i)
-    score_tile<1, Row>(block.q + i * room, room, rows, block.scale, scores + i * kSplit);
+    score_tile<1, Row>(block.q + i * room, room, rows, ahead, block.scale, scores + i * kSplit);
 }
 
 template <int64_t N, typename Row>
 void weigh_all(const Pool& pool, const Queries& block, int64_t tile, const char* const* rows,
                const float* weights, float* acc) {
   const int64_t room = padded(pool.v.size);
+  const Ahead ahead(pool.v);
   int64_t i = 0;
   for (; i + 4 <= block.count; i += 4)
-    weigh_tile<4, N, Row>(block, i, tile, rows, weights + i * kSplit, acc + i * room, room);
+    weigh_tile<4, N, Row>(block, i, tile, rows, ahead, weights + i * kSplit, acc + i * room, room);
   for (; i + 2 <= block.count; i += 2)
-    weigh_tile<2, N, Row>(block, i, tile, rows, weights + i * kSplit, acc + i * room, room);
+    weigh_tile<2, N, Row>(block, i, tile, rows, ahead, weights + i * kSplit, acc + i * room, room);
   for (; i < block.count; ++i)
-    weigh_tile<1, N, Row>(block, i, tile, rows, weights + i * kSplit, acc + i * room, room);
+    weigh_tile<1, N, Row>(block, i, tile, rows, ahead, weights + i * kSplit, acc + i * room, room);
 }
 
 // run(Row, as_they_lie): how rows are read by so many vectors, and whether in the pool itself.

@@ -75,12 +75,16 @@ inline void q4_0_values(float* to, const char* from, int64_t n) {
 }
 
 // A vector of a row from element i on, which is a multiple of kLanes, of each type that is quick to
-// make f32 more than once.
+// make f32 more than once. kAsksAhead: readers of such rows ask for those that follow.
 struct FloatRow {
+  static constexpr bool kAsksAhead = false;
+  static constexpr int kBytes = 4;
   static vec at(const char* row, int64_t i) { return load_vec(row + i * 4); }
 };
 
 struct HalfRow {
+  static constexpr bool kAsksAhead = true;
+  static constexpr int kBytes = 2;
   static vec at(const char* row, int64_t i) {
     hvec h;
     memcpy(&h, row + i * 2, sizeof h);
