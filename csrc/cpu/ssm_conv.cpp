@@ -10,6 +10,7 @@
 namespace {
 
 constexpr int64_t kBlock = 256;  // channels: rows of a block then share the first-level cache
+constexpr int64_t kAhead = 4;    // rows from the one that is computed to those that are asked for
 
 struct Task {
   const rr_tensor *x, *y;
@@ -70,12 +71,17 @@ void load_old(const Task& task, int64_t b, const Block& block) {
 }
 
 // One output row of a block; W is the number of taps, 0 where it is not known before; SILU: of the
-// sums.
+// sums. later: a row of inputs that is asked for, with the outputs there: rows of a block lie
+// apart, so that the hardware does not see the next ones coming.
 template <int W, bool SILU>
-void convolve(const Task& task, float* y, const Block& block) {
-  const int64_t width = W ? W : task.width;
+void convolve(const Task& task, const float* later, float* y, const Block& block) {
+  const int64_t width = W ? W : task.width, ahead = kAhead * task.y->strides[0];
   const int64_t whole = block.count / kLanes * kLanes, rest = block.count - whole;
   for (int64_t c = 0; c < whole; c += kLanes) {
+    if (c % 16 == 0) {
+      __builtin_prefetch(later + c);
+      __builtin_prefetch(reinterpret_cast<const char*>(y + c) + ahead, 1);
+    }
     vec sum = {};
     for (int64_t t = 0; t < width; ++t)
       sum = fma_vec(load_vec(block.taps + t * kBlock + c), load_vec(block.rows[t] + c), sum);
@@ -95,10 +101,11 @@ void convolve_all(const Task& task, int64_t b, const Pass& pass, const Block& bl
     for (int64_t t = 0; t < task.width; ++t)
       block.rows[t] = input(task, b, pass, i - task.width + 1 + t, block);
     float* y = output(task, task.batch.first(b) + i, block);
+    const float* later = input(task, b, pass, i + kAhead < pass.tokens ? i + kAhead : i, block);
     if (task.width == 4)
-      convolve<4, SILU>(task, y, block);
+      convolve<4, SILU>(task, later, y, block);
     else
-      convolve<0, SILU>(task, y, block);
+      convolve<0, SILU>(task, later, y, block);
   }
 }
 
