@@ -83,6 +83,23 @@ Keys keys_at(const Task& task, float* scratch, int64_t t) {
   return {at, at + task.room, at + 2 * task.room, at + 3 * task.room};
 }
 
+// One token of one head: its operands, and where the head's state lies before and after it, null
+// for the working copy. wrote: where the head's d is logged, null for nowhere.
+struct Token {
+  Keys keys;
+  const float *from, *v;
+  float *to, *o, *wrote, beta;
+};
+
+// A token's way through some rows: known is what they say of its key unless it is the first, and
+// then what they say of the next one's decayed key, if there is one.
+struct Step {
+  const Token& token;
+  const float* next;
+  float* known;
+  bool first;
+};
+
 // One of a head's gates, as it is given.
 const float* gate_ptr(const rr_tensor& t, int64_t row, int64_t head) {
   const int64_t each = t.rank == 3 ? t.shape[2] : 1;

@@ -3,9 +3,10 @@
 // plane, or the plane that the newest one gets in the end) is also where the next token reads it.
 // With a log the rows go through the whole pass so: what settles changes the state in place, and
 // the rest goes on in scratch, so that the state is read once, and written once or, where nothing
-// settles, not.
+// settles, not. Of long passes the tokens whose states all go to one place run on turned rows
+// (delta_stretch.hpp), except for rows that do not fill a vector.
 
-#include "delta_rule.hpp"
+#include "delta_stretch.hpp"
 
 namespace {
 
@@ -23,22 +24,14 @@ const float* state_before(const Task& task, int64_t b, int64_t t) {
   return t == 0 ? task.kept.source(b) : state_after(task, b, t - 1);
 }
 
-// One token of one head: its operands, and where the head's state lies before and after it, null
-// for the working copy. wrote: where the head's d is logged, null for nowhere.
-struct Token {
-  Keys keys;
-  const float *from, *v;
-  float *to, *o, *wrote, beta;
-};
-
 // Value rows begin .. end - 1 of one head in the pass of sequence b, and a thread's scratch.
 struct Part {
   int64_t b, head, begin, end;
   Pass pass;
   Token* tokens;
   // operands: of each token; known: what each row says of the next token's key, as the token before
-  // it left that; work: the working copy of a panel.
-  float *operands, *known, *work;
+  // it left that; work: the working copy of a panel; turned: all rows, while they are turned.
+  float *operands, *known, *work, *turned;
 };
 
 Token token_at(const Task& task, const Part& part, int64_t t, const Keys& keys) {
@@ -85,15 +78,6 @@ struct Move {
   const float* from;
   float* to;
   bool first;  // nothing has brought the rows into the cache before
-};
-
-// A token's way through some rows: known is what they say of its key unless it is the first, and
-// then what they say of the next one's decayed key, if there is one.
-struct Step {
-  const Token& token;
-  const float* next;
-  float* known;
-  bool first;
 };
 
 // Value rows j .. j + R - 1.
@@ -158,6 +142,13 @@ inline __attribute__((always_inline)) void fetch_token(const Task& task, int64_t
     for (int64_t i = 0; i < task.size; i += 16) __builtin_prefetch(at + i);
 }
 
+// The same where token t is run.
+inline __attribute__((always_inline)) void fetch_ahead(const Task& task, const Part& part,
+                                                       int64_t t) {
+  if (t + kChunk < part.pass.tokens)
+    fetch_token(task, task.batch.first(part.b) + t + kChunk, part.head);
+}
+
 // Brings what the next head reads or writes of a sequence's log nearer. Stores wait for lines that
 // are not there, and those of the working copy wait behind them: where log and state come from
 // memory, a pass of one token takes a tenth less time so. Always inline, like the others.
@@ -200,9 +191,7 @@ void run_panel(const Task& task, const Part& part, int64_t t, int64_t n, int64_t
   if (t == 0 && pass.folded > 0) fold_rows(task, part, begin, end);
   for (int64_t i = 0; i < n; ++i) {
     if (t + i == pass.direct && pass.held > 0) hold_rows(task, part, begin, end);
-    const int64_t ahead = t + i + kChunk;
-    if (begin == part.begin && ahead < pass.tokens)
-      fetch_token(task, task.batch.first(part.b) + ahead, part.head);
+    if (begin == part.begin) fetch_ahead(task, part, t + i);
     const Token& token = part.tokens[i];
     const float* from = token.from ? token.from + begin * task.size : part.work;
     float* to = token.to ? token.to + begin * task.size : part.work;
@@ -212,23 +201,70 @@ void run_panel(const Task& task, const Part& part, int64_t t, int64_t n, int64_t
   }
 }
 
+// Tokens at the front of a pass whose states all go to one place, or none where turning rows does
+// not pay.
+int64_t stretch_of(const Task& task, const Pass& pass) {
+  const int64_t kept = task.kept.planes > 1 ? task.kept.planes : 0, older = pass.tokens - kept;
+  const int64_t n = pass.direct < older ? pass.direct : older;
+  return n < kStretch ? 0 : n;
+}
+
+// Tokens t .. t + n - 1 of a stretch, for V vectors of value rows from row j on.
+template <int V>
+void run_turned(const Task& task, const Part& part, int64_t t, int64_t n, int64_t j) {
+  const int64_t stretch = stretch_of(task, part.pass), at = j * task.size;
+  float* turned = part.turned + (j - part.begin) * task.room;
+  if (t == 0) {
+    if (part.pass.folded > 0) fold_rows(task, part, j, j + V * kLanes);
+    predict_rows<V>(task, part.tokens[0].keys, part.tokens[0].from + at, part.known + j);
+    turn_in<V>(task, part.tokens[0].from + at, turned);
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    if (j == part.begin) fetch_ahead(task, part, t + i);
+    // What a token that does not exist is said of is never read.
+    const bool last = t + i + 1 == part.pass.tokens;
+    const float* next = part.tokens[last ? i : i + 1].keys.decayed_k;
+    stretch_at<V>(task, {part.tokens[i], next, part.known, false}, j, turned);
+  }
+  if (t + n == stretch) turn_out<V>(task, turned, part.tokens[n - 1].to + at);
+}
+
+// The same of all rows that fill vectors; returns the first of the others.
+int64_t run_stretch(const Task& task, const Part& part, int64_t t, int64_t n) {
+  int64_t j = part.begin;
+  for (; j + kRowVecs * kLanes <= part.end; j += kRowVecs * kLanes)
+    run_turned<kRowVecs>(task, part, t, n, j);
+  for (; j + kLanes <= part.end; j += kLanes) run_turned<1>(task, part, t, n, j);
+  return j;
+}
+
+// Operands of tokens t .. t + n - 1, and of the one behind them.
+void prepare_tokens(const Task& task, const Part& part, int64_t t, int64_t n) {
+  for (int64_t i = 0; i <= n && t + i < part.pass.tokens; ++i) {
+    const Keys keys = keys_at(task, part.operands, i);
+    prepare(task, task.batch.first(part.b) + t + i, part.head, keys);
+    part.tokens[i] = token_at(task, part, t + i, keys);
+    if (i < n && t + i >= part.pass.direct) log_operands(task, part, t + i, keys);
+  }
+}
+
 // All of a sequence's pass for a part of a head. Tokens that are logged are the last chunk, or of
 // it, for there are no more of them than entries.
 void run_part(const Task& task, const Part& part) {
   const Pass& pass = part.pass;
   const int64_t most = task.replay.entries > kChunk ? task.replay.entries : kChunk;
+  const int64_t stretch = stretch_of(task, pass);
   int64_t t = 0;
   fetch_log(task, part);
   do {
-    int64_t n = pass.tokens - t;
-    if (n > most) n = n - pass.logged() < kChunk ? n - pass.logged() : kChunk;
-    for (int64_t i = 0; i <= n && t + i < pass.tokens; ++i) {
-      const Keys keys = keys_at(task, part.operands, i);
-      prepare(task, task.batch.first(part.b) + t + i, part.head, keys);
-      part.tokens[i] = token_at(task, part, t + i, keys);
-      if (i < n && t + i >= pass.direct) log_operands(task, part, t + i, keys);
-    }
-    for (int64_t j = part.begin; j < part.end; j += kPanel)
+    int64_t n = pass.tokens - t, j = part.begin;
+    if (t < stretch)
+      n = stretch - t < kChunk ? stretch - t : kChunk;
+    else if (n > most)
+      n = n - pass.logged() < kChunk ? n - pass.logged() : kChunk;
+    prepare_tokens(task, part, t, n);
+    if (t < stretch) j = run_stretch(task, part, t, n);
+    for (; j < part.end; j += kPanel)
       run_panel(task, part, t, n, j, j + kPanel < part.end ? j + kPanel : part.end);
     t += n;
   } while (t < pass.tokens);
@@ -279,9 +315,9 @@ void clear_padding(const Task& task, const rr_exec* exec) {
 
 // Floats of each thread's scratch, in whole cache lines.
 struct Scratch {
-  int64_t operands, tokens, known, work;
+  int64_t operands, tokens, known, work, turned;
 
-  int64_t floats() const { return operands + tokens + known + work; }
+  int64_t floats() const { return operands + tokens + known + work + turned; }
 };
 
 Scratch scratch_of(const rr_node* node) {
@@ -291,7 +327,8 @@ Scratch scratch_of(const rr_node* node) {
   const int64_t entries = present(log) ? log.shape[1] : 0;
   const int64_t most = (entries > kChunk ? entries : kChunk) + 1;
   return {lines(most * 4 * padded(size)), lines(most * sizeof(Token) / sizeof(float)), lines(size),
-          entries > 0 ? lines(kPanel * size) : 0};
+          entries > 0 ? lines(kPanel * size) : 0,
+          node->inputs[2].shape[0] < kStretch ? 0 : lines(size * padded(size))};
 }
 
 void run(const rr_node* node, const rr_exec* exec) {
@@ -307,6 +344,7 @@ void run(const rr_node* node, const rr_exec* exec) {
   part.tokens = reinterpret_cast<Token*>(own + scratch.operands);
   part.known = own + scratch.operands + scratch.tokens;
   part.work = part.known + scratch.known;
+  part.turned = part.work + scratch.work;
   run_own(task, exec, part);
   clear_padding(task, exec);
 }
