@@ -76,8 +76,7 @@ void predict_rows(const Task& task, const Keys& keys, const float* from, float* 
 // A token's way through V vectors of turned rows: d of each, and the next lane's rows.
 template <int V>
 struct Walk {
-  const Keys& keys;
-  const float* next;
+  const float *decay, *k, *q, *next;
   int64_t room;
   vec d[V];
   float* at;
@@ -91,12 +90,12 @@ struct RowSums {
 // The update of the keys of one lane, and what they add to the sums.
 template <int V>
 inline __attribute__((always_inline)) void sum_lane(Walk<V>& walk, int lane, RowSums<V>& sum) {
-  const Keys& keys = walk.keys;
 #pragma GCC unroll 4
   for (int v = 0; v < V; ++v) sum.out[v] = sum.ahead[v] = vec{};
+#pragma GCC unroll 2
   for (int64_t i = lane; i < walk.room; i += kLanes, walk.at += V * kLanes) {
-    const vec decay = vec_of(keys.decay[i]), k = vec_of(keys.k[i]), q = vec_of(keys.q[i]);
-    const vec n = vec_of(walk.next[i]);
+    const vec decay = vec_of(walk.decay[i]), k = vec_of(walk.k[i]);
+    const vec q = vec_of(walk.q[i]), n = vec_of(walk.next[i]);
 #pragma GCC unroll 4
     for (int v = 0; v < V; ++v) {
       const vec m = fma_vec(walk.d[v], k, load_vec(walk.at + v * kLanes) * decay);
@@ -129,7 +128,8 @@ inline __attribute__((always_inline)) void sum_lanes(Walk<V>& walk, RowSums<V>& 
 template <int V>
 void stretch_at(const Task& task, const Step& step, int64_t j, float* turned) {
   const Token& token = step.token;
-  Walk<V> walk = {token.keys, step.next, task.room, {}, turned};
+  const Keys& keys = token.keys;
+  Walk<V> walk = {keys.decay, keys.k, keys.q, step.next, task.room, {}, turned};
   for (int v = 0; v < V; ++v) {
     const int64_t at = j + v * kLanes;
     walk.d[v] = vec_of(token.beta) * (load_vec(token.v + at) - load_vec(step.known + at));

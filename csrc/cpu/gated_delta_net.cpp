@@ -34,22 +34,22 @@ struct Part {
   float *operands, *known, *work, *turned;
 };
 
-Token token_at(const Task& task, const Part& part, int64_t t, const Keys& keys) {
+// Written where it belongs, field by field: a copy would wait for the stores it reads.
+void set_token(const Task& task, const Part& part, int64_t t, const Keys& keys, Token& token) {
   const Pass& pass = part.pass;
   const int64_t row = task.batch.first(part.b) + t, at = part.head * task.size * task.size;
-  Token token = {keys,
-                 state_before(task, part.b, t) + at,
-                 head_ptr(*task.v, row, part.head),
-                 state_after(task, part.b, t) + at,
-                 head_ptr(*task.o, row, part.head),
-                 nullptr,
-                 beta_at(task, row, part.head)};
-  if (t < pass.direct) return token;
+  token.keys = keys;
+  token.from = state_before(task, part.b, t) + at;
+  token.to = state_after(task, part.b, t) + at;
+  token.v = head_ptr(*task.v, row, part.head);
+  token.o = head_ptr(*task.o, row, part.head);
+  token.beta = beta_at(task, row, part.head);
+  token.wrote = nullptr;
+  if (t < pass.direct) return;
   if (t > pass.direct || pass.held > 0) token.from = nullptr;
   token.to = nullptr;
   float* entry = task.replay.place(task.kept, pass, part.b, t);
   token.wrote = entry + (task.key_heads + part.head) * task.size;
-  return token;
 }
 
 // Keys and decay of a logged token. Of the threads that share the head the one that has its first
@@ -130,23 +130,23 @@ void advance_rows(const Task& task, const Entries& entries, int64_t begin, int64
   }
 }
 
-// Brings a later token's rows nearer. Tokens lie a page or more apart, where the hardware does not
-// see them coming: passes of hundreds of tokens take a third less time so. Always inline: compilers
-// drop calls of a function that does nothing but prefetch.
-inline __attribute__((always_inline)) void fetch_token(const Task& task, int64_t row,
-                                                       int64_t head) {
-  const int64_t of = key_head(task, head);
-  const float* const rows[] = {head_ptr(*task.q, row, of), head_ptr(*task.k, row, of),
-                               head_ptr(*task.v, row, head), head_ptr(*task.o, row, head)};
-  for (const float* at : rows)
-    for (int64_t i = 0; i < task.size; i += 16) __builtin_prefetch(at + i);
-}
-
-// The same where token t is run.
+// Brings a share of the rows of the token kChunk behind token t nearer: that of value rows begin ..
+// end - 1, for many lines at once would wait for one another. Tokens lie a page or more apart,
+// where the hardware does not see them coming: passes of hundreds of tokens take a third less time
+// so. Always inline: compilers drop calls of a function that does nothing but prefetch.
 inline __attribute__((always_inline)) void fetch_ahead(const Task& task, const Part& part,
-                                                       int64_t t) {
-  if (t + kChunk < part.pass.tokens)
-    fetch_token(task, task.batch.first(part.b) + t + kChunk, part.head);
+                                                       int64_t t, int64_t begin, int64_t end) {
+  if (t + kChunk >= part.pass.tokens) return;
+  const int64_t row = task.batch.first(part.b) + t + kChunk, of = key_head(task, part.head);
+  const float *q = head_ptr(*task.q, row, of), *k = head_ptr(*task.k, row, of);
+  const float *v = head_ptr(*task.v, row, part.head), *o = head_ptr(*task.o, row, part.head);
+  const int64_t rows = part.end - part.begin, last = (end - part.begin) * task.size / rows;
+  for (int64_t i = (begin - part.begin) * task.size / rows / 16 * 16; i < last; i += 16) {
+    __builtin_prefetch(q + i);
+    __builtin_prefetch(k + i);
+    __builtin_prefetch(v + i);
+    __builtin_prefetch(o + i);
+  }
 }
 
 // Brings what the next head reads or writes of a sequence's log nearer. Stores wait for lines that
@@ -191,7 +191,7 @@ void run_panel(const Task& task, const Part& part, int64_t t, int64_t n, int64_t
   if (t == 0 && pass.folded > 0) fold_rows(task, part, begin, end);
   for (int64_t i = 0; i < n; ++i) {
     if (t + i == pass.direct && pass.held > 0) hold_rows(task, part, begin, end);
-    if (begin == part.begin) fetch_ahead(task, part, t + i);
+    fetch_ahead(task, part, t + i, begin, end);
     const Token& token = part.tokens[i];
     const float* from = token.from ? token.from + begin * task.size : part.work;
     float* to = token.to ? token.to + begin * task.size : part.work;
@@ -220,7 +220,7 @@ void run_turned(const Task& task, const Part& part, int64_t t, int64_t n, int64_
     turn_in<V>(task, part.tokens[0].from + at, turned);
   }
   for (int64_t i = 0; i < n; ++i) {
-    if (j == part.begin) fetch_ahead(task, part, t + i);
+    fetch_ahead(task, part, t + i, j, j + V * kLanes);
     // What a token that does not exist is said of is never read.
     const bool last = t + i + 1 == part.pass.tokens;
     const float* next = part.tokens[last ? i : i + 1].keys.decayed_k;
@@ -243,7 +243,7 @@ void prepare_tokens(const Task& task, const Part& part, int64_t t, int64_t n) {
   for (int64_t i = 0; i <= n && t + i < part.pass.tokens; ++i) {
     const Keys keys = keys_at(task, part.operands, i);
     prepare(task, task.batch.first(part.b) + t + i, part.head, keys);
-    part.tokens[i] = token_at(task, part, t + i, keys);
+    set_token(task, part, t + i, keys, part.tokens[i]);
     if (i < n && t + i >= part.pass.direct) log_operands(task, part, t + i, keys);
   }
 }
