@@ -313,6 +313,10 @@ void clear_padding(const Task& task, const rr_exec* exec) {
       memset(head_ptr(*task.o, i, h), 0, static_cast<size_t>(task.size) * sizeof(float));
 }
 
+// Floats from a thread's turned rows to the next thread's scratch. A walk through turned rows goes
+// up, and the hardware, which fetches ahead of it, would take lines that the other thread writes.
+constexpr int64_t kApart = 4096;
+
 // Floats of each thread's scratch, in whole cache lines.
 struct Scratch {
   int64_t operands, tokens, known, work, turned;
@@ -328,7 +332,7 @@ Scratch scratch_of(const rr_node* node) {
   const int64_t most = (entries > kChunk ? entries : kChunk) + 1;
   return {lines(most * 4 * padded(size)), lines(most * sizeof(Token) / sizeof(float)), lines(size),
           entries > 0 ? lines(kPanel * size) : 0,
-          node->inputs[2].shape[0] < kStretch ? 0 : lines(size * padded(size))};
+          node->inputs[2].shape[0] < kStretch ? 0 : lines(size * padded(size)) + kApart};
 }
 
 void run(const rr_node* node, const rr_exec* exec) {
