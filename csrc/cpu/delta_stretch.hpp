@@ -66,11 +66,7 @@ void turn_out(const Task& task, const float* turned, float* to) {
 // What V vectors of rows say of a token's key, as they lie in the state.
 template <int V>
 void predict_rows(const Task& task, const Keys& keys, const float* from, float* known) {
-  for (int j = 0; j < V * kLanes; j += 4) {
-    float said[4];
-    predict<4>(task, keys, from + j * task.size, said);
-    memcpy(known + j, said, sizeof said);
-  }
+  for (int j = 0; j < V * kLanes; j += 4) predict<4>(task, keys, from + j * task.size, known + j);
 }
 
 // A token's way through V vectors of turned rows: d of each, and the next lane's rows.

@@ -84,18 +84,14 @@ struct Move {
 template <int R>
 void step_at(const Task& task, const Step& step, int64_t j, const float* from, float* to) {
   const Token& token = step.token;
-  float said[R], d[R];
-  if (step.first)
-    predict<R>(task, token.keys, from, said);
-  else
-    memcpy(said, step.known + j, sizeof said);
-  for (int r = 0; r < R; ++r) d[r] = token.beta * (token.v[j + r] - said[r]);
+  float d[R], *known = step.known + j;
+  if (step.first) predict<R>(task, token.keys, from, known);
+  for (int r = 0; r < R; ++r) d[r] = token.beta * (token.v[j + r] - known[r]);
   if (token.wrote) memcpy(token.wrote + j, d, sizeof d);
   if (step.next)
-    update<R, true>(task, token.keys, step.next, from, to, d, token.o + j, said);
+    update<R, true>(task, token.keys, step.next, from, to, d, token.o + j, known);
   else
-    update<R, false>(task, token.keys, nullptr, from, to, d, token.o + j, said);
-  memcpy(step.known + j, said, sizeof said);
+    update<R, false>(task, token.keys, nullptr, from, to, d, token.o + j, known);
 }
 
 // Value rows begin .. end - 1. Groups of rows depend on one another only from token to token.
