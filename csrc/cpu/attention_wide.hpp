@@ -11,20 +11,6 @@ constexpr int kKeyVecs = 2;                       // vectors of keys whose sums 
 constexpr int64_t kWideKeys = kKeyVecs * kLanes;  // keys of a tile
 constexpr int kWideQueries = kManyRegisters ? 8 : 4;  // times kKeyVecs: sums in registers
 
-// A square of vectors: lane j of vector i becomes lane i of vector j. Each round takes the lowest
-// bit of the lane into the number of the vector, and a bit of that into the highest of the lane.
-inline __attribute__((always_inline)) void transpose(vec (&rows)[kLanes]) {
-#pragma GCC unroll 4
-  for (int bit = 1; bit < kLanes; bit *= 2)
-#pragma GCC unroll 16
-    for (int i = 0; i < kLanes; ++i)
-      if ((i & bit) == 0) {
-        const vec a = rows[i], b = rows[i + bit];
-        rows[i] = even_lanes(a, b);
-        rows[i + bit] = odd_lanes(a, b);
-      }
-}
-
 // Floats from what one lane adds up to what the next one does. Without a line more than they need
 // lanes would lie in the same few sets of the cache.
 inline int64_t lane_stride(int64_t room) {

@@ -83,6 +83,23 @@ Keys keys_at(const Task& task, float* scratch, int64_t t) {
   return {at, at + task.room, at + 2 * task.room, at + 3 * task.room};
 }
 
+// One token of one head: its operands, and where the head's state lies before and after it, null
+// for the working copy. wrote: where the head's d is logged, null for nowhere.
+struct Token {
+  Keys keys;
+  const float *from, *v;
+  float *to, *o, *wrote, beta;
+};
+
+// A token's way through some rows: known is what they say of its key unless it is the first, and
+// then what they say of the next one's decayed key, if there is one.
+struct Step {
+  const Token& token;
+  const float* next;
+  float* known;
+  bool first;
+};
+
 // One of a head's gates, as it is given.
 const float* gate_ptr(const rr_tensor& t, int64_t row, int64_t head) {
   const int64_t each = t.rank == 3 ? t.shape[2] : 1;
@@ -136,22 +153,23 @@ inline void clear(vec (&acc)[R]) {
   for (int r = 0; r < R; ++r) acc[r] = vec{};
 }
 
-// The sums of R vectors, R being 1 or a multiple of 4.
+// The sums of R vectors times scale, R being 1 or a multiple of 4. They go where they belong by
+// four: read again as a wider vector they would wait until all are in the cache.
 template <int R>
-void sum_rows(const vec (&acc)[R], float (&out)[R]) {
+void sum_rows(const vec (&acc)[R], float scale, float* out) {
   if (R == 1) {
-    out[0] = sums(acc[0], vec{}, vec{}, vec{})[0];
+    out[0] = sums(acc[0], vec{}, vec{}, vec{})[0] * scale;
     return;
   }
   for (int r = 0; r + 4 <= R; r += 4) {
-    const v4 four = sums(acc[r], acc[r + 1], acc[r + 2], acc[r + 3]);
+    const v4 four = sums(acc[r], acc[r + 1], acc[r + 2], acc[r + 3]) * scale;
     memcpy(out + r, &four, sizeof four);
   }
 }
 
 // What R rows of the state say of a token's key: the sums of their products with its decayed key.
 template <int R>
-void predict(const Task& task, const Keys& keys, const float* from, float (&known)[R]) {
+void predict(const Task& task, const Keys& keys, const float* from, float* known) {
   const int64_t size = task.size, whole = size / kLanes * kLanes, rest = size - whole;
   vec acc[R];
   clear(acc);
@@ -164,7 +182,7 @@ void predict(const Task& task, const Keys& keys, const float* from, float (&know
     for (int r = 0; r < R; ++r)
       acc[r] = fma_vec(load_vec(from + r * size + whole, rest), load_vec(keys.decayed_k + whole),
                        acc[r]);
-  sum_rows(acc, known);
+  sum_rows(acc, 1.0f, known);
 }
 
 // A token that writes d to R rows of the state, from `from` to `to`, which may be the same place.
@@ -172,7 +190,7 @@ void predict(const Task& task, const Keys& keys, const float* from, float (&know
 // registers: it reads them for this alone otherwise.
 template <int R, bool kNext>
 void update(const Task& task, const Keys& keys, const float* next, const float* from, float* to,
-            const float (&d)[R], float* o, float (&known)[R]) {
+            const float (&d)[R], float* o, float* known) {
   const int64_t size = task.size, whole = size / kLanes * kLanes, rest = size - whole;
   vec acc[R], ahead[R];
   clear(acc);
@@ -196,10 +214,8 @@ void update(const Task& task, const Keys& keys, const float* next, const float* 
       acc[r] = fma_vec(m, load_vec(keys.q + whole), acc[r]);
       if (kNext) ahead[r] = fma_vec(m, load_vec(next + whole), ahead[r]);
     }
-  float out[R];
-  sum_rows(acc, out);
-  for (int r = 0; r < R; ++r) o[r] = out[r] * task.scale;
-  if (kNext) sum_rows(ahead, known);
+  sum_rows(acc, task.scale, o);
+  if (kNext) sum_rows(ahead, 1.0f, known);
 }
 
 // Successive entries of a sequence's ring, for one head.

@@ -3,9 +3,10 @@
 // plane, or the plane that the newest one gets in the end) is also where the next token reads it.
 // With a log the rows go through the whole pass so: what settles changes the state in place, and
 // the rest goes on in scratch, so that the state is read once, and written once or, where nothing
-// settles, not.
+// settles, not. Of long passes the tokens whose states all go to one place run on turned rows
+// (delta_stretch.hpp), except for rows that do not fill a vector.
 
-#include "delta_rule.hpp"
+#include "delta_stretch.hpp"
 
 namespace {
 
@@ -23,40 +24,32 @@ const float* state_before(const Task& task, int64_t b, int64_t t) {
   return t == 0 ? task.kept.source(b) : state_after(task, b, t - 1);
 }
 
-// One token of one head: its operands, and where the head's state lies before and after it, null
-// for the working copy. wrote: where the head's d is logged, null for nowhere.
-struct Token {
-  Keys keys;
-  const float *from, *v;
-  float *to, *o, *wrote, beta;
-};
-
 // Value rows begin .. end - 1 of one head in the pass of sequence b, and a thread's scratch.
 struct Part {
   int64_t b, head, begin, end;
   Pass pass;
   Token* tokens;
   // operands: of each token; known: what each row says of the next token's key, as the token before
-  // it left that; work: the working copy of a panel.
-  float *operands, *known, *work;
+  // it left that; work: the working copy of a panel; turned: all rows, while they are turned.
+  float *operands, *known, *work, *turned;
 };
 
-Token token_at(const Task& task, const Part& part, int64_t t, const Keys& keys) {
+// Written where it belongs, field by field: a copy would wait for the stores it reads.
+void set_token(const Task& task, const Part& part, int64_t t, const Keys& keys, Token& token) {
   const Pass& pass = part.pass;
   const int64_t row = task.batch.first(part.b) + t, at = part.head * task.size * task.size;
-  Token token = {keys,
-                 state_before(task, part.b, t) + at,
-                 head_ptr(*task.v, row, part.head),
-                 state_after(task, part.b, t) + at,
-                 head_ptr(*task.o, row, part.head),
-                 nullptr,
-                 beta_at(task, row, part.head)};
-  if (t < pass.direct) return token;
+  token.keys = keys;
+  token.from = state_before(task, part.b, t) + at;
+  token.to = state_after(task, part.b, t) + at;
+  token.v = head_ptr(*task.v, row, part.head);
+  token.o = head_ptr(*task.o, row, part.head);
+  token.beta = beta_at(task, row, part.head);
+  token.wrote = nullptr;
+  if (t < pass.direct) return;
   if (t > pass.direct || pass.held > 0) token.from = nullptr;
   token.to = nullptr;
   float* entry = task.replay.place(task.kept, pass, part.b, t);
   token.wrote = entry + (task.key_heads + part.head) * task.size;
-  return token;
 }
 
 // Keys and decay of a logged token. Of the threads that share the head the one that has its first
@@ -87,31 +80,18 @@ struct Move {
   bool first;  // nothing has brought the rows into the cache before
 };
 
-// A token's way through some rows: known is what they say of its key unless it is the first, and
-// then what they say of the next one's decayed key, if there is one.
-struct Step {
-  const Token& token;
-  const float* next;
-  float* known;
-  bool first;
-};
-
 // Value rows j .. j + R - 1.
 template <int R>
 void step_at(const Task& task, const Step& step, int64_t j, const float* from, float* to) {
   const Token& token = step.token;
-  float said[R], d[R];
-  if (step.first)
-    predict<R>(task, token.keys, from, said);
-  else
-    memcpy(said, step.known + j, sizeof said);
-  for (int r = 0; r < R; ++r) d[r] = token.beta * (token.v[j + r] - said[r]);
+  float d[R], *known = step.known + j;
+  if (step.first) predict<R>(task, token.keys, from, known);
+  for (int r = 0; r < R; ++r) d[r] = token.beta * (token.v[j + r] - known[r]);
   if (token.wrote) memcpy(token.wrote + j, d, sizeof d);
   if (step.next)
-    update<R, true>(task, token.keys, step.next, from, to, d, token.o + j, said);
+    update<R, true>(task, token.keys, step.next, from, to, d, token.o + j, known);
   else
-    update<R, false>(task, token.keys, nullptr, from, to, d, token.o + j, said);
-  memcpy(step.known + j, said, sizeof said);
+    update<R, false>(task, token.keys, nullptr, from, to, d, token.o + j, known);
 }
 
 // Value rows begin .. end - 1. Groups of rows depend on one another only from token to token.
@@ -146,16 +126,23 @@ void advance_rows(const Task& task, const Entries& entries, int64_t begin, int64
   }
 }
 
-// Brings a later token's rows nearer. Tokens lie a page or more apart, where the hardware does not
-// see them coming: passes of hundreds of tokens take a third less time so. Always inline: compilers
-// drop calls of a function that does nothing but prefetch.
-inline __attribute__((always_inline)) void fetch_token(const Task& task, int64_t row,
-                                                       int64_t head) {
-  const int64_t of = key_head(task, head);
-  const float* const rows[] = {head_ptr(*task.q, row, of), head_ptr(*task.k, row, of),
-                               head_ptr(*task.v, row, head), head_ptr(*task.o, row, head)};
-  for (const float* at : rows)
-    for (int64_t i = 0; i < task.size; i += 16) __builtin_prefetch(at + i);
+// Brings a share of the rows of the token kChunk behind token t nearer: that of value rows begin ..
+// end - 1, for many lines at once would wait for one another. Tokens lie a page or more apart,
+// where the hardware does not see them coming: passes of hundreds of tokens take a third less time
+// so. Always inline: compilers drop calls of a function that does nothing but prefetch.
+inline __attribute__((always_inline)) void fetch_ahead(const Task& task, const Part& part,
+                                                       int64_t t, int64_t begin, int64_t end) {
+  if (t + kChunk >= part.pass.tokens) return;
+  const int64_t row = task.batch.first(part.b) + t + kChunk, of = key_head(task, part.head);
+  const float *q = head_ptr(*task.q, row, of), *k = head_ptr(*task.k, row, of);
+  const float *v = head_ptr(*task.v, row, part.head), *o = head_ptr(*task.o, row, part.head);
+  const int64_t rows = part.end - part.begin, last = (end - part.begin) * task.size / rows;
+  for (int64_t i = (begin - part.begin) * task.size / rows / 16 * 16; i < last; i += 16) {
+    __builtin_prefetch(q + i);
+    __builtin_prefetch(k + i);
+    __builtin_prefetch(v + i);
+    __builtin_prefetch(o + i);
+  }
 }
 
 // Brings what the next head reads or writes of a sequence's log nearer. Stores wait for lines that
@@ -200,9 +187,7 @@ void run_panel(const Task& task, const Part& part, int64_t t, int64_t n, int64_t
   if (t == 0 && pass.folded > 0) fold_rows(task, part, begin, end);
   for (int64_t i = 0; i < n; ++i) {
     if (t + i == pass.direct && pass.held > 0) hold_rows(task, part, begin, end);
-    const int64_t ahead = t + i + kChunk;
-    if (begin == part.begin && ahead < pass.tokens)
-      fetch_token(task, task.batch.first(part.b) + ahead, part.head);
+    fetch_ahead(task, part, t + i, begin, end);
     const Token& token = part.tokens[i];
     const float* from = token.from ? token.from + begin * task.size : part.work;
     float* to = token.to ? token.to + begin * task.size : part.work;
@@ -212,23 +197,70 @@ void run_panel(const Task& task, const Part& part, int64_t t, int64_t n, int64_t
   }
 }
 
+// Tokens at the front of a pass whose states all go to one place, or none where turning rows does
+// not pay.
+int64_t stretch_of(const Task& task, const Pass& pass) {
+  const int64_t kept = task.kept.planes > 1 ? task.kept.planes : 0, older = pass.tokens - kept;
+  const int64_t n = pass.direct < older ? pass.direct : older;
+  return n < kStretch ? 0 : n;
+}
+
+// Tokens t .. t + n - 1 of a stretch, for V vectors of value rows from row j on.
+template <int V>
+void run_turned(const Task& task, const Part& part, int64_t t, int64_t n, int64_t j) {
+  const int64_t stretch = stretch_of(task, part.pass), at = j * task.size;
+  float* turned = part.turned + (j - part.begin) * task.room;
+  if (t == 0) {
+    if (part.pass.folded > 0) fold_rows(task, part, j, j + V * kLanes);
+    predict_rows<V>(task, part.tokens[0].keys, part.tokens[0].from + at, part.known + j);
+    turn_in<V>(task, part.tokens[0].from + at, turned);
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    fetch_ahead(task, part, t + i, j, j + V * kLanes);
+    // What a token that does not exist is said of is never read.
+    const bool last = t + i + 1 == part.pass.tokens;
+    const float* next = part.tokens[last ? i : i + 1].keys.decayed_k;
+    stretch_at<V>(task, {part.tokens[i], next, part.known, false}, j, turned);
+  }
+  if (t + n == stretch) turn_out<V>(task, turned, part.tokens[n - 1].to + at);
+}
+
+// The same of all rows that fill vectors; returns the first of the others.
+int64_t run_stretch(const Task& task, const Part& part, int64_t t, int64_t n) {
+  int64_t j = part.begin;
+  for (; j + kRowVecs * kLanes <= part.end; j += kRowVecs * kLanes)
+    run_turned<kRowVecs>(task, part, t, n, j);
+  for (; j + kLanes <= part.end; j += kLanes) run_turned<1>(task, part, t, n, j);
+  return j;
+}
+
+// Operands of tokens t .. t + n - 1, and of the one behind them.
+void prepare_tokens(const Task& task, const Part& part, int64_t t, int64_t n) {
+  for (int64_t i = 0; i <= n && t + i < part.pass.tokens; ++i) {
+    const Keys keys = keys_at(task, part.operands, i);
+    prepare(task, task.batch.first(part.b) + t + i, part.head, keys);
+    set_token(task, part, t + i, keys, part.tokens[i]);
+    if (i < n && t + i >= part.pass.direct) log_operands(task, part, t + i, keys);
+  }
+}
+
 // All of a sequence's pass for a part of a head. Tokens that are logged are the last chunk, or of
 // it, for there are no more of them than entries.
 void run_part(const Task& task, const Part& part) {
   const Pass& pass = part.pass;
   const int64_t most = task.replay.entries > kChunk ? task.replay.entries : kChunk;
+  const int64_t stretch = stretch_of(task, pass);
   int64_t t = 0;
   fetch_log(task, part);
   do {
-    int64_t n = pass.tokens - t;
-    if (n > most) n = n - pass.logged() < kChunk ? n - pass.logged() : kChunk;
-    for (int64_t i = 0; i <= n && t + i < pass.tokens; ++i) {
-      const Keys keys = keys_at(task, part.operands, i);
-      prepare(task, task.batch.first(part.b) + t + i, part.head, keys);
-      part.tokens[i] = token_at(task, part, t + i, keys);
-      if (i < n && t + i >= pass.direct) log_operands(task, part, t + i, keys);
-    }
-    for (int64_t j = part.begin; j < part.end; j += kPanel)
+    int64_t n = pass.tokens - t, j = part.begin;
+    if (t < stretch)
+      n = stretch - t < kChunk ? stretch - t : kChunk;
+    else if (n > most)
+      n = n - pass.logged() < kChunk ? n - pass.logged() : kChunk;
+    prepare_tokens(task, part, t, n);
+    if (t < stretch) j = run_stretch(task, part, t, n);
+    for (; j < part.end; j += kPanel)
       run_panel(task, part, t, n, j, j + kPanel < part.end ? j + kPanel : part.end);
     t += n;
   } while (t < pass.tokens);
@@ -277,11 +309,15 @@ void clear_padding(const Task& task, const rr_exec* exec) {
       memset(head_ptr(*task.o, i, h), 0, static_cast<size_t>(task.size) * sizeof(float));
 }
 
+// Floats from a thread's turned rows to the next thread's scratch. A walk through turned rows goes
+// up, and the hardware, which fetches ahead of it, would take lines that the other thread writes.
+constexpr int64_t kApart = 4096;
+
 // Floats of each thread's scratch, in whole cache lines.
 struct Scratch {
-  int64_t operands, tokens, known, work;
+  int64_t operands, tokens, known, work, turned;
 
-  int64_t floats() const { return operands + tokens + known + work; }
+  int64_t floats() const { return operands + tokens + known + work + turned; }
 };
 
 Scratch scratch_of(const rr_node* node) {
@@ -291,7 +327,8 @@ Scratch scratch_of(const rr_node* node) {
   const int64_t entries = present(log) ? log.shape[1] : 0;
   const int64_t most = (entries > kChunk ? entries : kChunk) + 1;
   return {lines(most * 4 * padded(size)), lines(most * sizeof(Token) / sizeof(float)), lines(size),
-          entries > 0 ? lines(kPanel * size) : 0};
+          entries > 0 ? lines(kPanel * size) : 0,
+          node->inputs[2].shape[0] < kStretch ? 0 : lines(size * padded(size)) + kApart};
 }
 
 void run(const rr_node* node, const rr_exec* exec) {
@@ -307,6 +344,7 @@ void run(const rr_node* node, const rr_exec* exec) {
   part.tokens = reinterpret_cast<Token*>(own + scratch.operands);
   part.known = own + scratch.operands + scratch.tokens;
   part.work = part.known + scratch.known;
+  part.turned = part.work + scratch.work;
   run_own(task, exec, part);
   clear_padding(task, exec);
 }

@@ -142,6 +142,20 @@ typedef float v4 __attribute__((vector_size(16)));
 #endif
 }
 
+// A square of vectors: lane j of vector i becomes lane i of vector j. Each round takes the lowest
+// bit of the lane into the number of the vector, and a bit of that into the highest of the lane.
+[[maybe_unused]] inline __attribute__((always_inline)) void transpose(vec (&rows)[kLanes]) {
+#pragma GCC unroll 4
+  for (int bit = 1; bit < kLanes; bit *= 2)
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i)
+      if ((i & bit) == 0) {
+        const vec a = rows[i], b = rows[i + bit];
+        rows[i] = even_lanes(a, b);
+        rows[i + bit] = odd_lanes(a, b);
+      }
+}
+
 [[maybe_unused]] inline vec from_bf16(hvec h) {
   return (vec)(__builtin_convertvector(h, uvec) << 16);
 }

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lower_levels import check_at, integers_only
 from one_op import bits
 from rig import Rig
+from riverrun.backends.cpu import instruction_sets
 from riverrun.graph.errors import BackendError
 
 COUNTS = [*range(1, 18), 33, 65, 260]
@@ -144,6 +146,55 @@ def test_a_pass_of_many_tokens_is_the_passes_of_one(kind: Kind, planes: int, thr
     else:
         expected[1] = states[n]
     assert same(rig.state(kind.state), expected)
+
+
+LONG = {
+    "128": net(128, hk=1),
+    "128, grouped": net(128, repeat=1, heads="grouped"),
+    "128, vector gate": net(128, hk=1, repeat=1, kda=True),
+    "64": net(64, repeat=3),
+    "64, vector gate": net(64, hk=1, kda=True),
+    "40": net(40, heads="grouped"),
+    "40, vector gate": net(40, kda=True),
+    "less than a vector": net(7),
+}
+
+
+@pytest.mark.parametrize("kind", LONG.values(), ids=LONG)
+@pytest.mark.parametrize("planes", [0, 1, 3])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_long_passes_are_the_passes_of_one(kind: Kind, planes: int, threads: int) -> None:
+    """Sequences of lengths about those from which rows are turned, and which end anywhere in a
+    chunk; planes and rows that the pass does not own stay as they are."""
+    lengths, rows = (100, 1, 31, 32, 35), (4, 0, 1, 5, 2)
+    tokens = kind.tokens(np.random.default_rng(1), sum(lengths) + 2)
+    before = random_state(kind, 6, planes) if planes else random_state(kind, 6)
+    start, head = [b % max(planes, 1) for b in range(5)], max(planes, 1) - 1
+    offsets = i32(0, *np.cumsum(lengths))
+    indices = {"seq_offsets": offsets, "state_rows": i32(*rows)}
+    if planes:
+        indices.update(start=i32(*start), head=i32(*[head] * 5))
+    rig = kind.rig({**tokens, **indices}, before, threads)
+    y, expected = rig.run(), before.copy()
+    for b, (length, row) in enumerate(zip(lengths, rows, strict=True)):
+        at = slice(offsets[b], offsets[b + 1])
+        kept = before[row, start[b]] if planes else before[row]
+        want, states = one_by_one(kind, take(tokens, at), kept)
+        assert same(y[at], want), f"sequence {b}"
+        if not planes:
+            expected[row] = states[length]
+        for age in range(min(length, planes)):
+            expected[row, (head + age) % planes] = states[length - age]
+    assert not y[offsets[-1] :].any()
+    assert same(rig.state(kind.state), expected)
+
+
+LOWER = [isa for isa in instruction_sets()[:-1] if not integers_only(isa)]
+
+
+@pytest.mark.parametrize("isa", LOWER)
+def test_long_passes_at_lower_instruction_sets(isa: str) -> None:
+    check_at(isa, __file__, "passes_of_one")
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 15, 16, 17, 63, 64, 65])

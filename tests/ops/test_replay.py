@@ -236,6 +236,51 @@ def test_rounds_follow_plain_decoding(kind: Kind, backend: Callable[[], Backend]
     assert np.array_equal(bits(replay.state), bits(expected))
 
 
+LONG = {
+    "128": net(128, 1, 2, "tiled"),
+    "64, decay by key": net(64, 2, 1, "grouped", kda=True),
+    "40": net(40, 1, 3, "grouped"),
+}
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("kind", LONG.values(), ids=LONG)
+def test_long_passes_follow_plain_decoding(kind: Kind, threads: int) -> None:
+    """Passes that fold entries and then run many tokens directly, with and without logging more;
+    another sequence takes fewer of them."""
+    device, rng = cpu(threads), np.random.default_rng(9)
+    plain, replay = Plain(device, kind), Bound(device, kind, 150, 2, SLOTS, log=True)
+    replay.state[...] = rng.uniform(-1, 1, replay.state.shape)
+    expected, rows = replay.state.copy(), (3, 1)
+    sequences = [Sequence(expected[row].copy()) for row in rows]
+    # Folded, held, direct and all tokens of each sequence.
+    for chosen in [
+        ((0, 0, 0, 5), (0, 0, 33, 34)),
+        ((4, 0, 70, 72), (1, 0, 40, 40)),
+        ((2, 0, 33, 38), (0, 0, 9, 12)),
+        ((0, 5, 0, 1), (2, 0, 100, 105)),
+    ]:
+        for s, (folded, *_) in zip(sequences, chosen, strict=True):
+            s.committed = folded
+        numbers = ([s.head for s in sequences], *list(zip(*chosen, strict=True))[:3])
+        counts = [c[3] for c in chosen]
+        tokens = kind.tokens(rng, sum(counts))
+        out = replay.run(
+            **tokens,
+            seq_offsets=np.cumsum([0, *counts]).astype(np.int32),
+            state_rows=i32(*rows),
+            **{name: i32(*given) for name, given in zip(NUMBERS, numbers, strict=True)},
+        )
+        at = 0
+        for s, row, (folded, held, direct, count) in zip(sequences, rows, chosen, strict=True):
+            own = [{k: v[t : t + 1] for k, v in tokens.items()} for t in range(at, at + count)]
+            want = s.follow(plain, own, folded, held, direct)
+            assert not want or np.array_equal(bits(out[at : at + count]), bits(np.stack(want)))
+            expected[row] = s.settled
+            at += count
+        assert np.array_equal(bits(replay.state), bits(expected))
+
+
 def settle(replay: Bound, kind: Kind, sequences: list[Sequence], rows: tuple[int, ...]) -> None:
     """A pass without tokens that folds what is committed."""
     none = i32(*(0 for _ in rows))
