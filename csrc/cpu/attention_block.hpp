@@ -85,24 +85,39 @@ void tile_rows(const Pool& pool, const Rows& rows, int64_t tile, int64_t first, 
     if (j < first - tile || j >= last - tile) out[j] = out[first - tile];
 }
 
-// How far behind a row of halves those lie that are asked for: at two distances, for one core keeps
-// more of the memory system busy so, and in portions among the arithmetic, for a core waits with
-// more requests than it can have under way.
+// For each row of a tile of halves two that follow it, which are asked for: at two distances, for
+// one core keeps more of the memory system busy so, and in portions among the arithmetic, for a
+// core waits with more requests than it can have under way.
 struct Ahead {
-  int64_t near, far;
+  const char *near[kTile], *far[kTile];
 
-  explicit Ahead(const Rows& rows) {
+  // Of the tile at position `tile`, for vectors that see no position from `last` on.
+  void find(const Pool& pool, const Rows& rows, int64_t tile, int64_t last) {
     const int64_t bytes = pool_bytes(rows.dtype, rows.size);
-    near = (kNear + bytes - 1) / bytes * rows.stride;
-    far = (kFar + bytes - 1) / bytes * rows.stride;
+    follow(pool, rows, tile + (kNear + bytes - 1) / bytes, last, near);
+    follow(pool, rows, tile + (kFar + bytes - 1) / bytes, last, far);
   }
 
-  // What will follow N bytes at `at`.
+  // Rows of positions `first` on; behind the last one it repeats.
+  static void follow(const Pool& pool, const Rows& rows, int64_t first, int64_t last,
+                     const char** out) {
+    if (first >= last) first = last - 1;
+    int64_t page = first / pool.page, in_page = first % pool.page;
+    for (int64_t j = 0; j < kTile; ++j) {
+      out[j] = rows.base + (pool.table[page] * pool.page + in_page) * rows.stride;
+      if (first + j + 1 >= last) continue;
+      if (++in_page < pool.page) continue;
+      in_page = 0;
+      ++page;
+    }
+  }
+
+  // N bytes from byte `at` of the rows that follow row j.
   template <int64_t N>
-  inline __attribute__((always_inline)) void fetch(const char* at) const {
-    for (int64_t i = 0; i < N; i += 64) {
-      __builtin_prefetch(at + near + i, 0, 3);
-      __builtin_prefetch(at + far + i, 0, 2);
+  inline __attribute__((always_inline)) void fetch(int64_t j, int64_t at) const {
+    for (int64_t i = at; i < at + N; i += 64) {
+      __builtin_prefetch(near[j] + i, 0, 3);
+      __builtin_prefetch(far[j] + i, 0, 2);
     }
   }
 };
@@ -114,7 +129,7 @@ void score_tile(const float* q, int64_t room, const char* const* rows, const Ahe
     vec sum[Q][4] = {};
     for (int64_t d = 0; d < room; d += kLanes) {
       if (Row::kAsksAhead && d * Row::kBytes % 64 == 0)
-        for (int c = 0; c < 4; ++c) ahead.fetch<64>(rows[j + c] + d * Row::kBytes);
+        for (int c = 0; c < 4; ++c) ahead.fetch<64>(j + c, d * Row::kBytes);
       const vec k[4] = {Row::at(rows[j], d), Row::at(rows[j + 1], d), Row::at(rows[j + 2], d),
                         Row::at(rows[j + 3], d)};
 #pragma GCC unroll 4
@@ -191,7 +206,7 @@ void add_chunk(const char* const* rows, const Ahead& ahead, int64_t begin, int64
     for (int c = 0; c < C; ++c) sum[i][c] = load_vec(acc + i * room + at + c * kLanes);
   for (int64_t j = begin; j < end; ++j) {
     vec v[C];
-    if (Row::kAsksAhead) ahead.fetch<C * kLanes * Row::kBytes>(rows[j] + at * Row::kBytes);
+    if (Row::kAsksAhead) ahead.fetch<C * kLanes * Row::kBytes>(j, at * Row::kBytes);
 #pragma GCC unroll 4
     for (int c = 0; c < C; ++c) v[c] = Row::at(rows[j], at + c * kLanes);
 #pragma GCC unroll 4
@@ -255,10 +270,19 @@ void weigh_tile(const Queries& block, int64_t i, int64_t tile, const char* const
                        room);
 }
 
+// The position behind the last that any vector of the block sees.
+int64_t seen_to(const Queries& block) {
+  int64_t last = 0;
+  for (int64_t i = 0; i < block.count; ++i) last = block.last[i] > last ? block.last[i] : last;
+  return last;
+}
+
 template <typename Row>
-void score_all(const Pool& pool, const Queries& block, const char* const* rows, float* scores) {
+void score_all(const Pool& pool, const Queries& block, int64_t tile, const char* const* rows,
+               float* scores) {
   const int64_t room = padded(pool.k.size);
-  const Ahead ahead(pool.k);
+  Ahead ahead;
+  if (Row::kAsksAhead) ahead.find(pool, pool.k, tile, seen_to(block));
   int64_t i = 0;
   for (; i + kQueries <= block.count; i += kQueries)
     score_tile<kQueries, Row>(block.q + i * room, room, rows, ahead, block.scale,
@@ -271,7 +295,8 @@ template <int64_t N, typename Row>
 void weigh_all(const Pool& pool, const Queries& block, int64_t tile, const char* const* rows,
                const float* weights, float* acc) {
   const int64_t room = padded(pool.v.size);
-  const Ahead ahead(pool.v);
+  Ahead ahead;
+  if (Row::kAsksAhead) ahead.find(pool, pool.v, tile, seen_to(block));
   int64_t i = 0;
   for (; i + 4 <= block.count; i += 4)
     weigh_tile<4, N, Row>(block, i, tile, rows, ahead, weights + i * kSplit, acc + i * room, room);
@@ -299,7 +324,7 @@ void score_few(const Pool& pool, const Queries& block, int64_t base, Range all, 
   for (int64_t tile = all.begin / kTile * kTile; tile < all.end; tile += kTile) {
     const Range seen = overlap(all.begin, all.end, tile, tile + kTile);
     tile_rows<kTile>(pool, pool.k, tile, seen.begin, seen.end, as_they_lie, scratch.tile, rows);
-    score_all<Row>(pool, block, rows, scratch.scores + tile - base);
+    score_all<Row>(pool, block, tile, rows, scratch.scores + tile - base);
   }
 }
 

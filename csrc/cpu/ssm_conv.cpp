@@ -74,13 +74,14 @@ void load_old(const Task& task, int64_t b, const Block& block) {
 // sums. later: a row of inputs that is asked for, with the outputs there: rows of a block lie
 // apart, so that the hardware does not see the next ones coming.
 template <int W, bool SILU>
-void convolve(const Task& task, const float* later, float* y, const Block& block) {
-  const int64_t width = W ? W : task.width, ahead = kAhead * task.y->strides[0];
+void convolve(const Task& task, float* y, const float* later_x, const float* later_y,
+              const Block& block) {
+  const int64_t width = W ? W : task.width;
   const int64_t whole = block.count / kLanes * kLanes, rest = block.count - whole;
   for (int64_t c = 0; c < whole; c += kLanes) {
     if (c % 16 == 0) {
-      __builtin_prefetch(later + c);
-      __builtin_prefetch(reinterpret_cast<const char*>(y + c) + ahead, 1);
+      __builtin_prefetch(later_x + c);
+      __builtin_prefetch(later_y + c, 1);
     }
     vec sum = {};
     for (int64_t t = 0; t < width; ++t)
@@ -101,11 +102,13 @@ void convolve_all(const Task& task, int64_t b, const Pass& pass, const Block& bl
     for (int64_t t = 0; t < task.width; ++t)
       block.rows[t] = input(task, b, pass, i - task.width + 1 + t, block);
     float* y = output(task, task.batch.first(b) + i, block);
-    const float* later = input(task, b, pass, i + kAhead < pass.tokens ? i + kAhead : i, block);
+    const int64_t later = i + kAhead < pass.tokens ? i + kAhead : i;
+    const float* later_x = input(task, b, pass, later, block);
+    const float* later_y = output(task, task.batch.first(b) + later, block);
     if (task.width == 4)
-      convolve<4, SILU>(task, later, y, block);
+      convolve<4, SILU>(task, y, later_x, later_y, block);
     else
-      convolve<0, SILU>(task, later, y, block);
+      convolve<0, SILU>(task, y, later_x, later_y, block);
   }
 }
 
